@@ -1,0 +1,61 @@
+package quant
+
+// AbsMax returns the largest magnitude. Infinity or NaN in the input comes out as such.
+func AbsMax(bf16 []byte) float32 { return BF16ToFloat32(maxMagnitude(bf16)) }
+
+// FirstNonFinite returns the index of the first element that is infinite or NaN.
+func FirstNonFinite(bf16 []byte) (index int, ok bool) {
+	for i := range len(bf16) / 2 {
+		if element(bf16, i)&0x7fff >= bf16Inf {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// Dequantize writes the float32 value of every code: code * fl(scale/G), or code * fl(scale*ws2) for a ModelOpt global.
+// Code times step is exact unless it leaves the range of float32.
+func Dequantize(dst []float32, packed, scales []byte, global float32, modelopt bool) {
+	referenceDequantize(dst, packed, scales, global, modelopt)
+}
+
+// DequantizeBF16 writes the values of Dequantize rounded to BF16, little-endian.
+func DequantizeBF16(dst, packed, scales []byte, global float32, modelopt bool) {
+	var group [groupSize]float32
+	for g := range scales {
+		referenceDequantize(group[:], packed[g*groupSize/2:][:groupSize/2], scales[g:g+1], global, modelopt)
+		for i, f := range group {
+			b := Float32ToBF16(f)
+			dst[(g*groupSize+i)*2], dst[(g*groupSize+i)*2+1] = byte(b), byte(b>>8)
+		}
+	}
+}
+
+// MatVecBF16 computes dst[r] = sum over c of w[r][c] * x[c] in float32, w being rows x cols of BF16.
+func MatVecBF16(dst, x []float32, w []byte, rows, cols int) {
+	for r := range rows {
+		var sum float32
+		for c, v := range x[:cols] {
+			sum += float32(BF16ToFloat32(element(w, r*cols+c)) * v)
+		}
+		dst[r] = sum
+	}
+}
+
+// MatVecNVFP4 computes dst[r] = sum over c of w[r][c] * x[c] in float32, w being rows x cols of codes with a scale byte a group.
+// step is the value of code 1.0 at group scale 1: 1/G, or ws2.
+func MatVecNVFP4(dst, x []float32, packed, scales []byte, step float32, rows, cols int) {
+	for r := range rows {
+		var sum float32
+		for g := range cols / groupSize {
+			at := r*cols/groupSize + g
+			var part float32
+			for j, b := range packed[at*groupSize/2:][:groupSize/2] {
+				c := g*groupSize + 2*j
+				part += float32(E2M1ToFloat32(b&15)*x[c]) + float32(E2M1ToFloat32(b>>4)*x[c+1])
+			}
+			sum += float32(part * E4M3ToFloat32(scales[at]))
+		}
+		dst[r] = sum * step
+	}
+}
