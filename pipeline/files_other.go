@@ -1,0 +1,15 @@
+//go:build !linux
+
+package pipeline
+
+import (
+	"errors"
+	"math"
+	"os"
+)
+
+func reflink(*os.File, *os.File) error { return errors.ErrUnsupported }
+
+func reserve(f *os.File, size int64) error { return f.Truncate(size) }
+
+func freeBytes(string) (uint64, error) { return math.MaxUint64, nil }
