@@ -13,8 +13,7 @@ func FirstNonFinite(bf16 []byte) (index int, ok bool) {
 	return 0, false
 }
 
-// Dequantize writes the float32 value of every code: code * fl(scale/G), or code * fl(scale*ws2) for a ModelOpt global.
-// Code times step is exact unless it leaves the range of float32.
+// Dequantize writes the float32 value of every code: fl(code * fl(scale/G)), or fl(code * fl(scale*ws2)) for a ModelOpt global.
 func Dequantize(dst []float32, packed, scales []byte, global float32, modelopt bool) {
 	referenceDequantize(dst, packed, scales, global, modelopt)
 }

@@ -35,29 +35,33 @@ func MeasureErrors(p Profile, global float32, bf16, packed, scales []byte) Error
 	return referenceMeasureErrors(p, global, bf16, packed, scales)
 }
 
+// referenceMeasureErrors takes the floor's errors times 6, since 6x - code*amax is exact where amax/6 is not.
 func referenceMeasureErrors(p Profile, global float32, bf16, packed, scales []byte) Errors {
 	var squares, errors, floors lanes
 	for g, s := range scales {
 		group := bf16[g*2*groupSize:][:2*groupSize]
-		step := float64(p.Step(s, global))
-		ideal := float64(BF16ToFloat32(maxMagnitude(group))) / 6
+		step := p.Step(s, global)
+		amax := float64(BF16ToFloat32(maxMagnitude(group)))
 		for i := range groupSize {
 			x := float64(BF16ToFloat32(element(group, i)))
 			code := packed[g*groupSize/2+i/2] >> (i % 2 * 4) & 15
 			squares.add(i, x)
-			errors.add(i, x-float64(float64(E2M1ToFloat32(code))*step))
-			floors.add(i, x-float64(idealCode(x, ideal)*ideal))
+			errors.add(i, x-float64(E2M1ToFloat32(code)*step))
+			floors.add(i, float64(6*x)-float64(idealValue(6*x, amax)*amax))
 		}
 	}
-	return Errors{squares.sum(), errors.sum(), floors.sum()}
+	return Errors{squares.sum(), errors.sum(), floors.sum() / 36}
 }
 
-// idealCode is the value of the code nearest to x/step, unrounded.
-func idealCode(x, step float64) float64 {
-	if step == 0 {
-		return 0
+// idealValue is the value of the code nearest to x/step, ties to the even code, without a division.
+func idealValue(x, step float64) float64 {
+	for k := 6; k >= 0; k-- {
+		low, high := float64(e2m1Values[k]), float64(e2m1Values[k+1])
+		if y, middle := math.Abs(x), float64((low+high)/2*step); y > middle || y == middle && k%2 == 1 {
+			return math.Copysign(high, x)
+		}
 	}
-	return float64(E2M1ToFloat32(Float32ToE2M1(float32(x / step))))
+	return 0
 }
 
 type lanes [8]float64

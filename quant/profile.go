@@ -7,9 +7,9 @@ type GlobalForm int
 
 // Forms of the global scale.
 const (
-	GlobalReciprocalTimes  GlobalForm = iota // G = fl(fl(1/A) * 2688), what torch makes of 2688/A
-	GlobalTimesReciprocal                    // ws2 = fl(A * fl(1/2688)), what CUDA makes of A/2688
-	GlobalDivided                            // ws2 = fl(A / 2688)
+	GlobalReciprocalTimes GlobalForm = iota // G = fl(fl(1/A) * 2688), what torch makes of 2688/A
+	GlobalTimesReciprocal                   // ws2 = fl(A * fl(1/2688)), what CUDA makes of A/2688
+	GlobalDivided                           // ws2 = fl(A / 2688)
 )
 
 // ScaleForm says how a tool computes the group scale, before rounding to E4M3, from the group's absolute maximum a.

@@ -87,7 +87,7 @@ func Code(x, step float32) byte {
 	return 0 // zero, and 0/0 where the step underflowed
 }
 
-// Dequantize writes the exact float32 value of every code: code * fl(scale/G), or code * fl(scale*ws2) for a ModelOpt global.
+// referenceDequantize is the truth for Dequantize.
 func referenceDequantize(dst []float32, packed, scales []byte, global float32, modelopt bool) {
 	for g, s := range scales {
 		step := step(s, global, modelopt)
