@@ -9,44 +9,6 @@ import (
 
 var errSkeleton = errors.New("not there yet")
 
-type QuantConfig struct {
-	Method  string   // "compressed-tensors" or "modelopt"
-	Format  string   // compressed-tensors: the top-level format; ModelOpt: the algorithm
-	Version string   // of the writer; "" where the config has none
-	Places  []string // where it stands, such as "quantization_config"; the first one was read
-	Groups  []*Group
-	Ignore  []string
-	KVCache *Args // nil: none
-}
-
-type Group struct {
-	Name, Format             string
-	Targets                  []string
-	Weights, Inputs, Outputs *Args // nil: not quantized
-}
-
-type Args struct {
-	NumBits    int
-	Type       string // "float", "int"
-	Strategy   string // "tensor_group", "group", "tensor", "channel", "block", "token"
-	GroupSize  int
-	Symmetric  bool
-	Dynamic    string // "false", "true", "local"
-	Observer   string
-	ScaleDType string
-}
-
-func ParseQuantConfig(config []byte) (*QuantConfig, error)           { return nil, errSkeleton }
-func (q *QuantConfig) ModelOpt() bool                                { return false }
-func (q *QuantConfig) Group(module, class string) (*Group, error)    { return nil, errSkeleton }
-func (q *QuantConfig) Targeted(module, class string) (*Group, error) { return nil, errSkeleton } // ignore left aside
-func (q *QuantConfig) IgnoredBy(module, class string) ([]int, error) { return nil, errSkeleton } // indexes into Ignore
-func (g *Group) NVFP4() bool                                         { return false }
-func (g *Group) InputScales() bool                                   { return false } // modules have input_global_scale (W4A4)
-
-// Linear is the class of every module that a config can quantize here.
-const Linear = "Linear"
-
 type Change struct {
 	Line   int      `json:"line"` // of the first line before the edit, from 1
 	Before []string `json:"before"`
