@@ -187,3 +187,6 @@ func (q *QuantConfig) IgnoredBy(module, class string) ([]int, error) {
 func (q *QuantConfig) TargetedBy(module, class string) ([]int, error) {
 	return q.targets.matching(module, class)
 }
+
+// ModelOpt says whether Model-Optimizer wrote the config, so that globals are stored as their reciprocals and rules are globs.
+func (q *QuantConfig) ModelOpt() bool { return q.Method == ModelOpt }
