@@ -94,10 +94,22 @@ func placesIn(root *node) (found []place) {
 	return found
 }
 
+// parseConfig reads a config file. A checkpoint without one (nil) has an empty one.
+func parseConfig(config []byte) (*node, error) {
+	if config == nil {
+		return &node{kind: objectNode}, nil
+	}
+	root, err := parseJSON(config)
+	if err == nil && root.kind != objectNode {
+		err = &fault.Error{Kind: fault.Refused, Problem: fmt.Sprintf("the config is %v, expected an object", root)}
+	}
+	return root, err
+}
+
 // ParseQuantConfig reads the quantization config in a config.json or a hf_quant_config.json; nil where there is none. It accepts the JSON that Python
 // accepts. Errors are of kind Refused; among their causes are ErrByteOrderMark and ErrMethod.
 func ParseQuantConfig(config []byte) (*QuantConfig, error) {
-	root, err := parseJSON(config)
+	root, err := parseConfig(config)
 	if err != nil {
 		return nil, err
 	}
