@@ -1,0 +1,406 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lagquant/lagquant/safetensors"
+)
+
+const comparisonSchema = "lagquant-comparison/1"
+
+// Comparison is the outcome of Against: two checkpoints, called a ("here") and b ("there"), tensor by tensor. Tensors are matched by
+// name, so that sharding does not matter. The tensors of a module that is BF16 on one side and NVFP4 on the other stand under Recipes only.
+type Comparison struct {
+	Schema    string            `json:"schema"`
+	A         string            `json:"a"`
+	B         string            `json:"b"`
+	Sample    string            `json:"sample"` // "all", or the part looked at
+	Same      int               `json:"same"`
+	Bytes     int64             `json:"bytes"` // compared on each side
+	Differing []Difference      `json:"differing"`
+	OnlyA     []string          `json:"only_a"`
+	OnlyB     []string          `json:"only_b"`
+	Layers    []LayerComparison `json:"layers"`
+	NVFP4     *CodeDifferences  `json:"nvfp4,omitempty"` // modules that are NVFP4 on both sides
+	Recipes   []*Recipe         `json:"recipes,omitempty"`
+	Origins   []Origin          `json:"origins,omitempty"` // what the global scales of differing NVFP4 modules tell
+	Verdict   []string          `json:"verdict"`
+
+	uncalibrated [2][]string // OnlyA and OnlyB without what calibration adds to a quantized checkpoint
+}
+
+// Difference is a tensor of both checkpoints that is not the same.
+type Difference struct {
+	Tensor string `json:"tensor"`
+	What   string `json:"what"` // "bytes", "dtype" or "shape"
+	Bytes  int64  `json:"bytes,omitempty"`
+	Of     int64  `json:"of,omitempty"`
+	A      string `json:"a,omitempty"` // the value, dtype or shape here
+	B      string `json:"b,omitempty"`
+}
+
+// LayerComparison counts the tensors of one layer; Layer -1 holds those outside of all layers.
+type LayerComparison struct {
+	Layer       int `json:"layer"`
+	Same        int `json:"same"`
+	Differing   int `json:"differing"`
+	OnlyA       int `json:"only_a"`
+	OnlyB       int `json:"only_b"`
+	Requantized int `json:"requantized"` // modules in another form, not tensors
+}
+
+// Origin is what the global scales of one side tell about the tool that wrote them.
+type Origin struct {
+	Checkpoint string         `json:"checkpoint"`
+	Globals    GlobalEvidence `json:"globals"`
+	Profile    string         `json:"profile"` // "" where they do not tell
+	Text       string         `json:"text"`
+}
+
+// Against compares two checkpoints byte for byte, proves or refutes every recipe by which modules of one could have been made from the
+// other, and explains the rest. The error is one of reading, or of a sample that is empty; differences are in the Comparison.
+func Against(ctx context.Context, a, b *safetensors.Checkpoint, o Options) (*Comparison, error) {
+	c := &comparer{o: o, a: takeInventory(a), b: takeInventory(b), open: newFiles()}
+	defer c.open.close()
+	c.Comparison = &Comparison{Schema: comparisonSchema, A: label(a), B: label(b), Sample: o.Sample.String()}
+	if c.A == c.B {
+		c.A, c.B = a.Dir, b.Dir
+	}
+	claimed, err := c.proveRecipes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.compareTensors(ctx, claimed); err != nil {
+		return nil, err
+	}
+	if err := c.findOrigins(); err != nil {
+		return nil, err
+	}
+	c.judge()
+	return c.Comparison, nil
+}
+
+func label(c *safetensors.Checkpoint) string { return filepath.Base(c.Dir) }
+
+// Clean says whether nothing differs: all tensors of both are the same, or made from the other's by a proven recipe. Input and KV scales
+// that only the quantized side of a recipe has are no difference, since the other side could not have them.
+func (c *Comparison) Clean() bool {
+	for _, r := range c.Recipes {
+		if len(r.Proven) == 0 || len(r.Unproven) > 0 {
+			return false
+		}
+	}
+	return len(c.Differing) == 0 && len(c.uncalibrated[0]) == 0 && len(c.uncalibrated[1]) == 0
+}
+
+type comparer struct {
+	o Options
+	*Comparison
+	a, b   *inventory
+	open   *files
+	layers map[int]*LayerComparison
+}
+
+// layer returns the counts of the layer that a tensor or module belongs to.
+func (c *comparer) layer(name string) *LayerComparison {
+	n := layerOf(name)
+	if c.layers == nil {
+		c.layers = map[int]*LayerComparison{}
+	}
+	if c.layers[n] == nil {
+		c.layers[n] = &LayerComparison{Layer: n}
+	}
+	return c.layers[n]
+}
+
+// proveRecipes looks at every module that one side has in BF16 and the other in NVFP4, and returns the tensors that are thereby dealt with.
+func (c *comparer) proveRecipes(ctx context.Context) (claimed map[string]bool, err error) {
+	claimed = map[string]bool{}
+	for _, side := range []struct {
+		quantized, base *inventory
+		from, to        string
+	}{{c.a, c.b, c.A, c.B}, {c.b, c.a, c.B, c.A}} {
+		sets, unproven := pairUp(side.quantized, side.base)
+		r := &Recipe{Quantized: side.from, Base: side.to}
+		for _, name := range unproven {
+			c.claim(claimed, name)
+			if c.o.Sample.Has(fusedSet(name)) {
+				r.Unproven = append(r.Unproven, name)
+			}
+		}
+		chosen := sets[:0:0]
+		for _, set := range sets {
+			for _, m := range set.modules {
+				c.claim(claimed, m.name)
+			}
+			if !c.o.Sample.Has(set.name) {
+				continue
+			}
+			chosen = append(chosen, set)
+			for _, m := range set.modules {
+				c.layer(m.name).Requantized++
+				if m.quantized.input() != nil {
+					r.InputScales++
+				}
+			}
+		}
+		if len(chosen) == 0 && len(r.Unproven) == 0 {
+			continue
+		}
+		counts, err := prove(ctx, chosen, c.open, c.o)
+		if err != nil {
+			return nil, err
+		}
+		r.judge(counts)
+		c.Recipes = append(c.Recipes, r)
+	}
+	return claimed, nil
+}
+
+// claim takes all tensors of a module out of the comparison by name.
+func (c *comparer) claim(claimed map[string]bool, module string) {
+	for _, inv := range []*inventory{c.a, c.b} {
+		for _, t := range inv.modules[module].tensors {
+			claimed[t.Name] = true
+		}
+	}
+}
+
+// compareTensors compares what the recipes left, in the order in which it lies in the shards of a.
+func (c *comparer) compareTensors(ctx context.Context, claimed map[string]bool) error {
+	var both []*tensorAt
+	for name, t := range c.a.tensors {
+		switch {
+		case claimed[name] || !c.o.Sample.Has(sampleKey(name)):
+		case c.b.tensors[name] == nil:
+			c.OnlyA = append(c.OnlyA, name)
+			c.layer(name).OnlyA++
+		default:
+			both = append(both, t)
+		}
+	}
+	for name := range c.b.tensors {
+		if !claimed[name] && c.o.Sample.Has(sampleKey(name)) && c.a.tensors[name] == nil {
+			c.OnlyB = append(c.OnlyB, name)
+			c.layer(name).OnlyB++
+		}
+	}
+	slices.Sort(c.OnlyA)
+	slices.Sort(c.OnlyB)
+	c.uncalibrated = [2][]string{withoutCalibration(c.OnlyA, c.b), withoutCalibration(c.OnlyB, c.a)}
+	slices.SortFunc(both, func(x, y *tensorAt) int {
+		return cmp.Or(cmp.Compare(x.shard.Name, y.shard.Name), cmp.Compare(x.Begin, y.Begin))
+	})
+	return c.compareBoth(ctx, both)
+}
+
+// sampleKey keeps the tensors of a fused set together.
+func sampleKey(tensor string) string {
+	if module, _, ok := splitName(tensor); ok {
+		return fusedSet(module)
+	}
+	return tensor
+}
+
+// withoutCalibration leaves out the scales that come from calibration, where the other side is not quantized and cannot have them.
+func withoutCalibration(names []string, other *inventory) []string {
+	for _, m := range other.modules {
+		if m.nvfp4() {
+			return names
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		switch name[strings.LastIndexByte(name, '.')+1:] {
+		case "k_scale", "v_scale", "q_scale", "kv_scale", "output_scale":
+			return true
+		}
+		return false
+	})
+}
+
+func (c *comparer) compareBoth(ctx context.Context, both []*tensorAt) error {
+	var mu sync.Mutex
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(c.o.jobs())
+	for _, t := range both {
+		group.Go(func() error {
+			d, codes, err := c.compareOne(ctx, t, c.b.tensors[t.Name])
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			c.record(t, d, codes)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	slices.SortFunc(c.Differing, func(x, y Difference) int { return cmp.Compare(x.Tensor, y.Tensor) })
+	c.countModules()
+	return nil
+}
+
+func (c *comparer) record(t *tensorAt, d *Difference, codes CodeDifferences) {
+	c.Bytes += int64(t.Len())
+	layer := c.layer(t.Name)
+	if d == nil {
+		c.Same++
+		layer.Same++
+	} else {
+		c.Differing = append(c.Differing, *d)
+		layer.Differing++
+	}
+	if codes != (CodeDifferences{}) {
+		if c.NVFP4 == nil {
+			c.NVFP4 = &CodeDifferences{}
+		}
+		c.NVFP4.add(codes)
+	}
+}
+
+// compareOne compares one tensor of both sides. The difference is nil where there is none.
+func (c *comparer) compareOne(ctx context.Context, a, b *tensorAt) (*Difference, CodeDifferences, error) {
+	kind := c.kind(a)
+	switch {
+	case a.DType != b.DType:
+		return &Difference{Tensor: a.Name, What: "dtype", A: string(a.DType), B: string(b.DType)}, CodeDifferences{}, nil
+	case !slices.Equal(a.Shape, b.Shape):
+		return &Difference{Tensor: a.Name, What: "shape", A: shape(a.Shape), B: shape(b.Shape)}, CodeDifferences{}, nil
+	}
+	d := &Difference{Tensor: a.Name, What: "bytes", Of: int64(a.Len())}
+	var codes CodeDifferences
+	err := c.open.streamPair(ctx, a, b, c.o, func(x, y []byte) {
+		d.Bytes += differing(x, y)
+		codes.count(kind, x, y)
+		if kind == kindGlobal && d.Bytes > 0 {
+			d.A, d.B = fmt.Sprint(float32At(x)), fmt.Sprint(float32At(y))
+		}
+	})
+	if err != nil {
+		return nil, codes, err
+	}
+	if d.Bytes == 0 {
+		d = nil
+	}
+	return d, codes, nil
+}
+
+// layerRanges writes numbers of layers the way --layers takes them: "1-5,7".
+func layerRanges(layers []int) string {
+	var parts []string
+	for i := 0; i < len(layers); {
+		j := i
+		for j+1 < len(layers) && layers[j+1] == layers[j]+1 {
+			j++
+		}
+		if i == j {
+			parts = append(parts, fmt.Sprint(layers[i]))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d-%d", layers[i], layers[j]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ",")
+}
+
+// shape writes a shape as headers do.
+func shape(s []uint64) string { return strings.ReplaceAll(fmt.Sprint(s), " ", ", ") }
+
+// findOrigins weighs the global scales of the NVFP4 modules that differ on both sides, since no BF16 base is there to prove anything.
+func (c *comparer) findOrigins() error {
+	if c.NVFP4 == nil || c.NVFP4.DifferingModules == 0 {
+		return nil
+	}
+	for _, side := range []struct {
+		name string
+		inv  *inventory
+	}{{c.A, c.a}, {c.B, c.b}} {
+		d, err := detectByGlobals(side.inv, c.open, c.o)
+		if err != nil {
+			return err
+		}
+		if d.Globals != nil {
+			c.Origins = append(c.Origins, Origin{side.name, *d.Globals, d.byGlobals, side.name + ": " + d.Evidence})
+		}
+	}
+	return nil
+}
+
+// judge writes the verdict, the plainest line first.
+func (c *comparer) judge() {
+	for _, n := range slices.Sorted(maps.Keys(c.layers)) {
+		c.Layers = append(c.Layers, *c.layers[n])
+	}
+	say := func(format string, args ...any) { c.Verdict = append(c.Verdict, fmt.Sprintf(format, args...)) }
+	of := ""
+	if c.o.Sample.of != 0 {
+		of = fmt.Sprintf(" (sample %s)", c.Sample)
+	}
+	if len(c.Differing)+len(c.OnlyA)+len(c.OnlyB)+len(c.Recipes) == 0 {
+		say("all %s are the same bytes%s", plural(c.Same, "tensor"), of)
+		return
+	}
+	say("%s the same bytes, %d differ, %d only in %s, %d only in %s%s", plural(c.Same, "tensor"), len(c.Differing), len(c.OnlyA), c.A, len(c.OnlyB), c.B, of)
+	say("%s", c.layerText())
+	if c.NVFP4 != nil && c.NVFP4.DifferingModules > 0 {
+		say("%s", c.NVFP4)
+	}
+	for _, r := range c.Recipes {
+		say("%s", r)
+		if len(r.Unproven) > 0 {
+			say("%s of %s could not be compared: %s", plural(len(r.Unproven), "module"), r.Quantized, strings.Join(r.Unproven, ", "))
+		}
+	}
+	for _, o := range c.Origins {
+		say("%s", o.Text)
+	}
+}
+
+// layerText says which layers are the same, which differ and which are there in two forms.
+func (c *comparer) layerText() string {
+	classes := []struct {
+		text   string
+		has    func(LayerComparison) bool
+		layers []int
+		loose  bool
+	}{
+		{text: "the same", has: func(l LayerComparison) bool { return l.Differing+l.Requantized == 0 }},
+		{text: "different", has: func(l LayerComparison) bool { return l.Differing > 0 }},
+		{text: "in another form", has: func(l LayerComparison) bool { return l.Requantized > 0 && l.Differing == 0 }},
+	}
+	var parts []string
+	for _, class := range classes {
+		for _, l := range c.Layers {
+			if !class.has(l) {
+				continue
+			}
+			if l.Layer < 0 {
+				class.loose = true
+			} else {
+				class.layers = append(class.layers, l.Layer)
+			}
+		}
+		var what []string
+		if len(class.layers) > 0 {
+			what = append(what, "layers "+layerRanges(class.layers))
+		}
+		if class.loose {
+			what = append(what, "tensors outside the layers")
+		}
+		if len(what) > 0 {
+			parts = append(parts, strings.Join(what, " and ")+": "+class.text)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
