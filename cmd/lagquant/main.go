@@ -1,0 +1,52 @@
+// Command lagquant converts and requantizes checkpoints offline: see README.md.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	code := run(ctx, os.Args[1:], newTerminal(os.Stdout, os.Stderr))
+	stop()
+	os.Exit(code)
+}
+
+// run does what the words of a command line ask for and returns the exit code.
+func run(ctx context.Context, words []string, t *terminal) int {
+	app := newApp(t)
+	words, err := arrange(app, words)
+	t.json = wantsJSON(words)
+	if err == nil {
+		err = app.RunContext(ctx, append([]string{app.Name}, words...))
+	}
+	return t.end(err)
+}
+
+func newApp(t *terminal) *cli.App {
+	return &cli.App{
+		Name:            "lagquant",
+		Usage:           "requantize chosen layers of a checkpoint to NVFP4, and prove the bytes",
+		UsageText:       "lagquant COMMAND [options] [arguments]",
+		Description:     description,
+		HideVersion:     true,
+		HideHelpCommand: true,
+		Writer:          t.stdout,
+		ErrWriter:       io.Discard, // errors are printed once, by terminal
+		ExitErrHandler:  func(*cli.Context, error) {},
+		Commands: []*cli.Command{
+			requantizeCommand(t), planCommand(t), verifyCommand(t), inspectCommand(t), demoCommand(t), versionCommand(t), completionCommand(t),
+		},
+		CustomAppHelpTemplate: appHelp,
+	}
+}
+
+const description = `Turns the BF16 experts of chosen layers into NVFP4 exactly as the vendor's exporter would, changes nothing else, and proves it.
+Works on files alone: no Python, no GPU, bounded memory; an interrupted job goes on where it stopped.`

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lagquant/lagquant/testdata"
+	"github.com/lagquant/lagquant/testdata/goldens"
+)
+
+// asCommand makes the test binary the command itself, for tests that need a process of their own.
+const asCommand = "LAGQUANT_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	testscript.Main(m, map[string]func(){"lagquant": main})
+}
+
+// The scripts are what a user could type. Each finds the tiny checkpoints in $WORK/tiny.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			return testdata.UnpackTinyLaguna(filepath.Join(e.WorkDir, "tiny"))
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"edit": edit, "cut": cut},
+	})
+}
+
+// edit FILE OLD NEW replaces a text that stands once in a file.
+func edit(ts *testscript.TestScript, _ bool, args []string) {
+	path := ts.MkAbs(args[0])
+	b, err := os.ReadFile(path)
+	ts.Check(err)
+	if n := strings.Count(string(b), args[1]); n != 1 {
+		ts.Fatalf("%s: %q stands there %d times", args[0], args[1], n)
+	}
+	ts.Check(os.WriteFile(path, []byte(strings.Replace(string(b), args[1], args[2], 1)), 0o644))
+}
+
+// cut FILE leaves out the last 100 bytes of a file.
+func cut(ts *testscript.TestScript, _ bool, args []string) {
+	path := ts.MkAbs(args[0])
+	info, err := os.Stat(path)
+	ts.Check(err)
+	ts.Check(os.Truncate(path, info.Size()-100))
+}
+
+func command(args ...string) *exec.Cmd {
+	c := exec.Command(os.Args[0], args...)
+	c.Env = append(os.Environ(), asCommand+"=1")
+	return c
+}
+
+func digests(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	sums := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		sum := sha256.Sum256(b)
+		name, _ := filepath.Rel(dir, path)
+		sums[name] = hex.EncodeToString(sum[:])
+		return err
+	}))
+	return sums
+}
+
+// Killed at fifty random moments and started again each time, the job ends with the same bytes, and at no moment does the output look
+// whole before it is.
+func TestKilledAtRandomMoments(t *testing.T) {
+	dir := goldens.TinyLaguna(t)
+	job := func(out string, jobs string) *exec.Cmd {
+		return command("requantize", filepath.Join(dir, "nvfp4-0801"), "--layers", "6-7", "--input-scales", filepath.Join(dir, "nvfp4-0722"),
+			"--out", out, "--jobs", jobs, "--progress", "none")
+	}
+	whole := filepath.Join(dir, "whole")
+	began := time.Now()
+	output, err := job(whole, "2").CombinedOutput()
+	require.NoError(t, err, string(output))
+	took := time.Since(began)
+	want := digests(t, whole)
+
+	seed := rand.Uint64()
+	t.Logf("seed %d, an undisturbed run took %v", seed, took)
+	random := rand.New(rand.NewPCG(seed, 0))
+	killed, runs := 0, 0
+	for killed < 50 {
+		out := filepath.Join(t.TempDir(), "out")
+		for {
+			runs++
+			require.Less(t, runs, 1000, "the job is never killed: it ends before the blow falls")
+			c := job(out, []string{"1", "2", "7"}[runs%3])
+			require.NoError(t, c.Start())
+			blow := time.AfterFunc(time.Duration(random.Int64N(int64(took)*5/4)), func() { _ = c.Process.Kill() })
+			err := c.Wait()
+			blow.Stop()
+			if err == nil {
+				break
+			}
+			require.Equal(t, -1, c.ProcessState.ExitCode(), "it ended by the signal and by nothing else")
+			killed++
+			if _, err := os.Stat(filepath.Join(out, "config.json")); err == nil {
+				require.NoError(t, os.RemoveAll(filepath.Join(out, ".lagquant")), "config.json comes last: all the rest is there")
+				require.Equal(t, want, digests(t, out))
+				break
+			}
+		}
+		require.Equal(t, want, digests(t, out))
+	}
+	t.Logf("%d runs, %d of them killed", runs, killed)
+}
+
+// An interrupt stops cleanly, says how to go on, and exits with 130.
+func TestInterrupt(t *testing.T) {
+	dir := goldens.TinyLaguna(t)
+	for range 200 {
+		out := filepath.Join(t.TempDir(), "out")
+		c := command("requantize", filepath.Join(dir, "nvfp4-0801"), "--input-scales", filepath.Join(dir, "nvfp4-0722"), "--out", out)
+		var stderr strings.Builder
+		c.Stderr = &stderr
+		require.NoError(t, c.Start())
+		for i := 0; i < 1000; i++ { // the first shard is there: the job is in the middle
+			if shards, _ := filepath.Glob(filepath.Join(out, "*.safetensors")); len(shards) > 0 {
+				break
+			}
+			time.Sleep(50 * time.Microsecond)
+		}
+		require.NoError(t, c.Process.Signal(os.Interrupt))
+		if c.Wait() == nil {
+			continue // it was quicker than the signal
+		}
+		if c.ProcessState.ExitCode() == -1 {
+			continue // the signal came before the program listened or while it was ending
+		}
+		require.Equal(t, 130, c.ProcessState.ExitCode(), stderr.String())
+		require.Contains(t, stderr.String(), "lagquant: interrupted\nlagquant: hint: finished shards are kept")
+		output, err := command("verify", out).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(output), "is the unfinished output of lagquant requantize")
+		return
+	}
+	t.Fatal("no run could be interrupted in its middle")
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/urfave/cli/v2"
+
+	"github.com/lagquant/lagquant/internal/fault"
+)
+
+// progress shows how far a long job has come: a bar on a terminal, elsewhere a line every ten seconds, or JSON lines every second.
+// Workers only add to a counter; a ticker looks at it.
+type progress struct {
+	show  func(done, total int64, elapsed time.Duration)
+	every time.Duration
+	done  atomic.Int64
+	total atomic.Int64
+	began time.Time
+	stop  chan struct{}
+	ended chan struct{}
+}
+
+func progressFlag() cli.Flag {
+	return &cli.StringFlag{Name: "progress", Value: "auto", Usage: "auto, json or none: how to show on stderr how far the job is"}
+}
+
+func newProgress(t *terminal, mode, what string) (*progress, error) {
+	p := &progress{every: 10 * time.Second, began: time.Now(), stop: make(chan struct{}), ended: make(chan struct{})}
+	switch {
+	case mode == "none" || mode == "auto" && t.quiet:
+		p.show = func(int64, int64, time.Duration) {}
+	case mode == "json":
+		p.every = time.Second
+		p.show = func(done, total int64, elapsed time.Duration) {
+			line, err := json.Marshal(map[string]any{"progress": what, "done": done, "total": total, "seconds": elapsed.Seconds()})
+			if err == nil {
+				fmt.Fprintf(t.stderr, "%s\n", line)
+			}
+		}
+	case mode == "auto" && t.bar:
+		p.every = 100 * time.Millisecond
+		bar := progressbar.NewOptions64(-1, progressbar.OptionSetWriter(t.stderr), progressbar.OptionSetDescription(what),
+			progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionShowCount(), progressbar.OptionClearOnFinish())
+		p.show = func(done, total int64, _ time.Duration) {
+			if total > 0 {
+				bar.ChangeMax64(total)
+				_ = bar.Set64(min(done, total)) // nothing to do about a terminal that went away
+			}
+		}
+	case mode == "auto":
+		p.show = func(done, total int64, elapsed time.Duration) {
+			t.note("%s: %s of %s (%d %%), %s/s", what, size(done), size(total), percent(done, total), size(int64(float64(done)/elapsed.Seconds())))
+		}
+	default:
+		return nil, &fault.Error{Kind: fault.Usage, Problem: fmt.Sprintf("--progress %s is not known", mode), Hint: "use auto, json or none"}
+	}
+	go p.watch()
+	return p, nil
+}
+
+// Start tells how many bytes there are to do.
+func (p *progress) Start(total int64) { p.total.Store(total) }
+
+// Add tells that n more bytes are done.
+func (p *progress) Add(n int64) { p.done.Add(n) }
+
+func (p *progress) watch() {
+	defer close(p.ended)
+	tick := time.NewTicker(p.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			p.show(p.done.Load(), p.total.Load(), time.Since(p.began))
+		case <-p.stop:
+			return
+		}
+	}
+}
+
+// end takes the bar away. It may be called only once.
+func (p *progress) end() {
+	close(p.stop)
+	<-p.ended
+}
+
+func percent(done, total int64) int64 {
+	if total <= 0 {
+		return 0
+	}
+	return min(100, 100*done/total)
+}
+
+// size writes a number of bytes in decimal units, as disks and model pages count them.
+func size(n int64) string {
+	f := float64(n)
+	for _, unit := range []string{"B", "kB", "MB", "GB", "TB"} {
+		if f < 1000 || unit == "TB" {
+			if unit == "B" {
+				return fmt.Sprintf("%d B", n)
+			}
+			return fmt.Sprintf("%.3g %s", f, unit)
+		}
+		f /= 1000
+	}
+	return ""
+}

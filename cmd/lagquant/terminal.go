@@ -1,0 +1,101 @@
+package main
+
+// The rules of the terminal: results go to stdout, everything else to stderr. A message on stderr starts with the program's name, has no
+// capital and no full stop, and may be followed by a hint line. With --json stdout gets one document, also when the command fails.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/term"
+
+	"github.com/lagquant/lagquant/internal/fault"
+)
+
+const exitInterrupted = 130
+
+type terminal struct {
+	stdout, stderr io.Writer
+	json           bool
+	bar            bool // stderr is a terminal, where a progress bar can move
+	quiet          bool // no progress unless asked for
+}
+
+func newTerminal(stdout, stderr *os.File) *terminal {
+	return &terminal{stdout: stdout, stderr: stderr, bar: term.IsTerminal(int(stderr.Fd()))}
+}
+
+// errFindings ends a command whose result, already printed, is that something was found.
+var errFindings = &fault.Error{Kind: fault.Findings}
+
+// interrupted ends a command that a signal stopped.
+type interrupted struct{ hint string }
+
+func (e *interrupted) Error() string { return "interrupted" }
+
+// note prints a message to stderr.
+func (t *terminal) note(format string, args ...any) {
+	fmt.Fprintf(t.stderr, "lagquant: "+format+"\n", args...)
+}
+
+func (t *terminal) hint(text string) {
+	if text != "" {
+		fmt.Fprintf(t.stderr, "lagquant: hint: %s\n", text)
+	}
+}
+
+// printf prints a line of a result, unless the result is a JSON document.
+func (t *terminal) printf(format string, args ...any) {
+	if !t.json {
+		fmt.Fprintf(t.stdout, format, args...)
+	}
+}
+
+// document prints the result of a command as JSON where that was asked for.
+func (t *terminal) document(v any) error {
+	if !t.json {
+		return nil
+	}
+	e := json.NewEncoder(t.stdout)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	return e.Encode(v)
+}
+
+// end prints an error and returns the exit code.
+func (t *terminal) end(err error) int {
+	if err == nil {
+		return 0
+	}
+	if errors.Is(err, errFindings) {
+		return int(fault.Findings)
+	}
+	if stop, ok := errors.AsType[*interrupted](err); ok || errors.Is(err, context.Canceled) {
+		t.note("interrupted")
+		if ok {
+			t.hint(stop.hint)
+		}
+		return exitInterrupted
+	}
+	problem := struct {
+		Schema  string `json:"schema"`
+		Exit    int    `json:"exit"`
+		File    string `json:"file,omitempty"`
+		Tensor  string `json:"tensor,omitempty"`
+		Problem string `json:"problem"`
+		Hint    string `json:"hint,omitempty"`
+	}{Schema: "lagquant-error/1", Exit: int(fault.KindOf(err)), Problem: err.Error()}
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		problem.File, problem.Tensor, problem.Hint = f.File, f.Tensor, f.Hint
+	}
+	t.note("%s", problem.Problem)
+	t.hint(problem.Hint)
+	if err := t.document(problem); err != nil {
+		t.note("%v", err)
+	}
+	return problem.Exit
+}

@@ -1,0 +1,349 @@
+package pipeline
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/quant"
+	"github.com/lagquant/lagquant/safetensors"
+)
+
+// copyChunk bounds the buffer through which unchanged tensors pass.
+const copyChunk = 1 << 20
+
+// writing is a shard while its tensors are being written, by several workers at places that do not overlap.
+type writing struct {
+	job    *job
+	unit   *Unit
+	source *safetensors.Shard
+	layout *safetensors.Layout
+	file   *os.File
+	left   atomic.Int64 // tasks that have not ended yet
+
+	mu     sync.Mutex
+	result unitResult
+	errors map[string]quant.Errors // by module, added up in name order so that the sum does not depend on the workers
+}
+
+// task is a piece of a unit that one worker does: a fused set, or a run of unchanged tensors.
+type task func(context.Context) error
+
+// begin lays the shard out under its temporary name and says what there is to do.
+func (j *job) begin(u *Unit) (*writing, []task, error) {
+	source := j.shards[u.Shard]
+	layout, err := j.plan.layout(u, source.Header)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := createTemp(j.Out, u.Shard)
+	if err != nil {
+		return nil, nil, err
+	}
+	j.temps = append(j.temps, f)
+	w := &writing{job: j, unit: u, source: source, layout: layout, file: f, errors: map[string]quant.Errors{}}
+	w.result = unitResult{Shard: u.Shard, Size: layout.Size(), Tensors: map[string]string{}}
+	if err := reserve(f, layout.Size()); err != nil {
+		return nil, nil, writeFault(u.Shard, err)
+	}
+	if _, err := f.WriteAt(layout.Prefix(), 0); err != nil {
+		return nil, nil, writeFault(u.Shard, err)
+	}
+	var tasks []task
+	for _, set := range fusedSets(u.Modules) {
+		tasks = append(tasks, func(ctx context.Context) error { return w.quantize(ctx, set) })
+	}
+	for _, run := range w.unchanged() {
+		tasks = append(tasks, func(ctx context.Context) error { return w.copy(ctx, run) })
+	}
+	w.left.Store(int64(len(tasks)))
+	return w, tasks, nil
+}
+
+// fusedSets groups the modules of a unit that share a global scale.
+func fusedSets(modules []Module) [][]Module {
+	var sets [][]Module
+	at := map[string]int{} // by first member's name
+	for _, m := range modules {
+		key := slices.Min(append([]string{m.Name}, m.With...))
+		i, ok := at[key]
+		if !ok {
+			i = len(sets)
+			at[key], sets = i, append(sets, nil)
+		}
+		sets[i] = append(sets[i], m)
+	}
+	return sets
+}
+
+// unchanged cuts the tensors that are only copied into runs of about copyChunk bytes, so that a task is worth its worker.
+func (w *writing) unchanged() (runs [][]safetensors.Tensor) {
+	var run []safetensors.Tensor
+	var size uint64
+	for _, t := range w.layout.Tensors {
+		from, ok := w.source.Header.Lookup(t.Name)
+		if !ok || w.job.made[t.Name] {
+			continue
+		}
+		run, size = append(run, from), size+from.Len()
+		if size >= copyChunk {
+			runs, run, size = append(runs, run), nil, 0
+		}
+	}
+	if len(run) > 0 {
+		runs = append(runs, run)
+	}
+	return runs
+}
+
+// copy brings tensors over as they are.
+func (w *writing) copy(ctx context.Context, run []safetensors.Tensor) error {
+	src, err := w.job.open(w.source)
+	if err != nil {
+		return err
+	}
+	buf := w.job.chunk()
+	defer w.job.chunks.Put(buf)
+	digest := sha256.New()
+	for _, t := range run {
+		to, _ := w.layout.Lookup(t.Name)
+		digest.Reset()
+		for done := uint64(0); done < t.Len(); {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			part := (*buf)[:min(copyChunk, t.Len()-done)]
+			if err := readAt(src, part, w.source.Header.DataStart+int64(t.Begin+done)); err != nil {
+				return fault.In(w.source.Name, err)
+			}
+			digest.Write(part)
+			if _, err := w.file.WriteAt(part, w.layout.DataStart+int64(to.Begin+done)); err != nil {
+				return writeFault(w.unit.Shard, err)
+			}
+			done += uint64(len(part))
+			w.job.Progress.Add(int64(len(part)))
+		}
+		w.digest(t.Name, digest.Sum(nil))
+	}
+	return nil
+}
+
+// quantize turns the unit's members of one fused set into NVFP4. Members in other shards are read too, for the shared global scale.
+func (w *writing) quantize(ctx context.Context, mine []Module) error {
+	j := w.job
+	names := append([]string{mine[0].Name}, mine[0].With...)
+	var need int64
+	for _, name := range names {
+		need += setBytes(j.weights[name].tensor)
+	}
+	if err := j.memory.Acquire(ctx, need); err != nil {
+		return err
+	}
+	defer j.memory.Release(need)
+
+	set := make([]quant.Member, len(names))
+	defer func() {
+		for _, m := range set {
+			j.Backend.Free(m.BF16)
+			j.Backend.Free(m.Packed)
+			j.Backend.Free(m.Scales)
+		}
+	}()
+	for i, name := range names {
+		if err := j.load(&set[i], name); err != nil {
+			return err
+		}
+		w.read(j.weights[name].shard)
+	}
+	global, err := j.Backend.QuantizeSet(j.profile, set)
+	if err != nil {
+		return j.explain(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	for _, m := range mine {
+		if err := w.store(set[slices.Index(names, m.Name)], global); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setBytes is the memory that a member of a fused set takes while it is quantized: BF16, packed and scales.
+func setBytes(weight safetensors.Tensor) int64 {
+	n := int64(weight.Len() / 2)
+	return 2*n + n/2 + n/16
+}
+
+// load reads a module's weights into memory that the backend likes.
+func (j *job) load(m *quant.Member, name string) error {
+	at := j.weights[name]
+	m.Name = name
+	n := int(at.tensor.Len())
+	for _, b := range []struct {
+		to   *[]byte
+		size int
+	}{{&m.BF16, n}, {&m.Packed, n / 4}, {&m.Scales, n / 32}} {
+		buf, err := j.Backend.Buffer(b.size)
+		if err != nil {
+			return err
+		}
+		*b.to = buf
+	}
+	src, err := j.open(at.shard)
+	if err != nil {
+		return err
+	}
+	return fault.In(at.shard.Name, readAt(src, m.BF16, at.shard.Header.DataStart+int64(at.tensor.Begin)))
+}
+
+// store writes the tensors of one module and measures its error.
+func (w *writing) store(m quant.Member, global float32) error {
+	j := w.job
+	names := j.plan.Names
+	write := func(name string, b []byte) error {
+		t, ok := w.layout.Lookup(name)
+		if !ok || t.Len() != uint64(len(b)) {
+			return fmt.Errorf("%s: %d bytes do not fit the layout", name, len(b))
+		}
+		if _, err := w.file.WriteAt(b, w.layout.DataStart+int64(t.Begin)); err != nil {
+			return writeFault(w.unit.Shard, err)
+		}
+		sum := sha256.Sum256(b)
+		w.digest(name, sum[:])
+		return nil
+	}
+	var scalar [4]byte
+	binary.LittleEndian.PutUint32(scalar[:], math.Float32bits(global))
+	err := errors.Join(write(m.Name+names.Packed, m.Packed), write(m.Name+names.Scale, m.Scales), write(m.Name+names.Global, scalar[:]))
+	if input, ok := j.inputs[m.Name]; ok && err == nil {
+		binary.LittleEndian.PutUint32(scalar[:], input)
+		err = write(m.Name+names.InputGlobal, scalar[:])
+	}
+	if err != nil {
+		return err
+	}
+	measured := quant.MeasureErrors(j.profile, global, m.BF16, m.Packed, m.Scales)
+	w.mu.Lock()
+	w.errors[m.Name] = measured
+	w.mu.Unlock()
+	j.Progress.Add(int64(len(m.BF16)))
+	return nil
+}
+
+func (w *writing) digest(tensor string, sum []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.result.Tensors[tensor] = hex.EncodeToString(sum)
+}
+
+// read notes that a source file went into the unit.
+func (w *writing) read(s *safetensors.Shard) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.ContainsFunc(w.result.Read, func(r stamp) bool { return r.File == s.Name }) {
+		w.result.Read = append(w.result.Read, w.job.stamps[s.Name])
+	}
+}
+
+// finish hashes the shard, gives it its name and puts it into the journal.
+func (w *writing) finish(ctx context.Context) error {
+	j := w.job
+	sum, err := hashFile(ctx, w.file.Name(), j.Progress.Add)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(w.source.Path)
+	if err != nil {
+		return err
+	}
+	if err := publish(w.file, info.Mode(), filepath.Join(j.Out, w.unit.Shard)); err != nil {
+		return writeFault(w.unit.Shard, err)
+	}
+	w.read(w.source)
+	w.result.SHA256 = sum
+	for _, m := range w.unit.Modules {
+		w.result.Errors.Add(w.errors[m.Name])
+	}
+	return j.record(&w.result)
+}
+
+// bringWhole copies an untouched shard.
+func (j *job) bringWhole(ctx context.Context, u *Unit) error {
+	s := j.shards[u.Shard]
+	if err := bring(s.Path, j.Out, u.Shard, j.Link); err != nil {
+		return writeFault(u.Shard, err)
+	}
+	r := unitResult{Shard: u.Shard, Size: u.Size, Read: []stamp{j.stamps[s.Name]}}
+	var err error
+	if r.SHA256, r.Tensors, err = hashShard(ctx, filepath.Join(j.Out, u.Shard), s.Header, j.Progress.Add); err != nil {
+		return err
+	}
+	return j.record(&r)
+}
+
+// record checks that no source file changed while it was read, and writes the journal.
+func (j *job) record(r *unitResult) error {
+	for _, was := range r.Read {
+		now, err := stampOf(was.File, j.shards[was.File].Path)
+		if err != nil {
+			return err
+		}
+		if now != was {
+			return &fault.Error{
+				Kind: fault.IO, File: was.File, Problem: "changed while it was read",
+				Hint: "run the same command again when nothing writes to the source",
+			}
+		}
+	}
+	return errors.Join(syncDir(filepath.Dir(filepath.Join(j.Out, r.Shard))), j.journal.record(r))
+}
+
+// explain says where in the source the weights are that a backend refused.
+func (j *job) explain(err error) error {
+	bad, ok1 := errors.AsType[*quant.NonFiniteError](err)
+	f, ok2 := errors.AsType[*fault.Error](err)
+	if !ok1 || !ok2 {
+		return err
+	}
+	at := j.weights[f.Tensor]
+	cols := int(at.tensor.Shape[1])
+	return &fault.Error{
+		Kind: fault.Refused, File: at.shard.Name, Tensor: at.tensor.Name, Err: err,
+		Problem: fmt.Sprintf("element [%d, %d] is %s", bad.Index/cols, bad.Index%cols, nonFinite(bad.Bits)),
+		Hint:    "the source tensor is damaged; compare it with another download (lagquant verify)",
+	}
+}
+
+// nonFinite names a BF16 pattern that is not a number to quantize.
+func nonFinite(bits uint16) string {
+	switch bits {
+	case 0x7f80:
+		return "+Inf"
+	case 0xff80:
+		return "-Inf"
+	}
+	return "NaN"
+}
+
+// writeFault names the output file that could not be written.
+func writeFault(name string, err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
+		return err
+	}
+	return &fault.Error{
+		Kind: fault.IO, File: name, Problem: fmt.Sprintf("cannot be written: %v", err), Err: err,
+		Hint: "finished shards are kept: mend the cause and run the same command again to go on",
+	}
+}
