@@ -196,13 +196,18 @@ func byteSize(d DType, shape []uint64) (uint64, error) {
 	if !ok {
 		return 0, errUnsized
 	}
-	n := uint64(1)
-	for _, factor := range append(shape[:len(shape):len(shape)], width) {
-		hi, lo := bits.Mul64(n, factor)
-		if hi != 0 {
-			return 0, refuse(ErrSizeOverflow, hintDamaged, "the size of %s %s does not fit in 64 bits", d, shapeString(shape))
-		}
-		n = lo
+	n, overflow := uint64(1), uint64(0)
+	multiply := func(factor uint64) {
+		var hi uint64
+		hi, n = bits.Mul64(n, factor)
+		overflow |= hi
+	}
+	for _, dim := range shape {
+		multiply(dim)
+	}
+	multiply(width)
+	if overflow != 0 {
+		return 0, refuse(ErrSizeOverflow, hintDamaged, "the size of %s %s does not fit in 64 bits", d, shapeString(shape))
 	}
 	if n%8 != 0 {
 		return 0, refuse(ErrPartialByte, hintDamaged, "%s %s has %d bits, expected whole bytes", d, shapeString(shape), n)

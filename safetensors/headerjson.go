@@ -19,7 +19,8 @@ type headerParser struct {
 	metadata map[string]string
 	seenMeta int         // where __metadata__ stands, -1: not met
 	dims     []uint64    // arena from which the shapes are cut
-	entry    entryFields // of the tensor being read
+	tensor   Tensor      // being read
+	fields   entryFields // of the tensor being read
 }
 
 // entryFields says where the three keys of an entry stand, -1: not met.
@@ -92,34 +93,34 @@ func (p *headerParser) parseTensor(name string, at int) error {
 	if p.peek() != '{' {
 		return p.fail(ErrEntry, p.pos, "the tensor's entry is not an object")
 	}
-	t := Tensor{Name: name}
-	p.entry = entryFields{-1, -1, -1}
-	if err := p.object(func(key string, at int) error { return p.parseField(&t, key, at) }); err != nil {
+	p.tensor = Tensor{Name: name}
+	p.fields = entryFields{-1, -1, -1}
+	if err := p.object(p.parseField); err != nil {
 		return err
 	}
 	for _, field := range []struct {
 		name string
 		at   int
-	}{{"dtype", p.entry.dtype}, {"shape", p.entry.shape}, {"data_offsets", p.entry.offsets}} {
+	}{{"dtype", p.fields.dtype}, {"shape", p.fields.shape}, {"data_offsets", p.fields.offsets}} {
 		if field.at < 0 {
 			return p.fail(ErrEntry, at, "the tensor's entry lacks %q", field.name)
 		}
 	}
 	p.index[name] = len(p.tensors)
-	p.tensors = append(p.tensors, t)
+	p.tensors = append(p.tensors, p.tensor)
 	p.at = append(p.at, at)
 	return nil
 }
 
-func (p *headerParser) parseField(t *Tensor, key string, at int) error {
+func (p *headerParser) parseField(key string, at int) error {
 	var seen *int
 	switch key {
 	case "dtype":
-		seen = &p.entry.dtype
+		seen = &p.fields.dtype
 	case "shape":
-		seen = &p.entry.shape
+		seen = &p.fields.shape
 	case "data_offsets":
-		seen = &p.entry.offsets
+		seen = &p.fields.offsets
 	default:
 		return p.fail(ErrEntry, at, "unknown key %q, expected dtype, shape and data_offsets alone", key)
 	}
@@ -130,11 +131,11 @@ func (p *headerParser) parseField(t *Tensor, key string, at int) error {
 	var err error
 	switch key {
 	case "dtype":
-		t.DType, err = p.parseDType()
+		p.tensor.DType, err = p.parseDType()
 	case "shape":
-		t.Shape, err = p.parseShape()
+		p.tensor.Shape, err = p.parseShape()
 	case "data_offsets":
-		t.Begin, t.End, err = p.parseOffsets()
+		p.tensor.Begin, p.tensor.End, err = p.parseOffsets()
 	}
 	return err
 }

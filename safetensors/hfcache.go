@@ -3,6 +3,7 @@ package safetensors
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -68,120 +69,104 @@ func splitSnapshot(abs string) (cache, repo, revision string, ok bool) {
 	}
 }
 
-// resolveInCache resolves org/name and org/name@rev.
-func resolveInCache(typed, repo, rev string, hasRev bool) (Ref, error) {
-	if hasRev && rev == "" {
-		return Ref{}, usage(ErrNoSuchRef, "", "%s: no revision after the @", typed)
-	}
-	cache, err := cacheDir()
-	if err != nil {
-		return Ref{}, usage(ErrNoSuchRef, "set HF_HUB_CACHE", "%s: no such folder, and the Hugging Face cache cannot be located: %v", typed, err)
-	}
-	if hasRev {
-		return resolveRevision(typed, cache, repo, rev)
-	}
-	return resolveRevision(typed, cache, repo, "")
+// cachedRepo is a repository in a cache, and what the user typed to name a revision of it.
+type cachedRepo struct {
+	typed     string
+	cache     string
+	name      string // org/name
+	dir       string
+	snapshots []string // commits, sorted
 }
 
-// resolveBeside resolves a bare revision in the repository of another checkpoint.
-func resolveBeside(typed string, beside Ref) (Ref, error) {
-	return resolveRevision(typed, beside.cache, beside.Repo, typed)
-}
-
-// resolveRevision finds the snapshot of a revision; "" stands for main, or for the only snapshot there is.
-func resolveRevision(typed, cache, repo, rev string) (Ref, error) {
-	repoDir := filepath.Join(cache, modelsPrefix+strings.ReplaceAll(repo, "/", "--"))
-	snapshots, err := listSnapshots(repoDir)
-	if err != nil {
-		if !isMissing(err) {
-			return Ref{}, ioFault(repo, err)
-		}
-		return Ref{}, usage(errors.Join(ErrNoSuchRef, errNoRepo), "download it first, or set HF_HUB_CACHE to the cache that has it",
-			"%s: no such folder, and the Hugging Face cache %s has no %s", typed, cache, repo)
+// openRepo fails around errNoRepo where the cache does not have the repository.
+func openRepo(typed, cache, name string) (*cachedRepo, error) {
+	r := &cachedRepo{typed: typed, cache: cache, name: name, dir: filepath.Join(cache, modelsPrefix+strings.ReplaceAll(name, "/", "--"))}
+	entries, err := os.ReadDir(filepath.Join(r.dir, snapshotsName))
+	if isMissing(err) {
+		return nil, usage(errors.Join(ErrNoSuchRef, errNoRepo), "download it first, or set HF_HUB_CACHE to the cache that has it",
+			"%s: no such folder, and the Hugging Face cache %s has no %s", typed, cache, name)
 	}
-	commit, err := findCommit(typed, repoDir, rev, snapshots)
 	if err != nil {
-		return Ref{}, err
+		return nil, ioFault(r.dir, err)
 	}
-	dir := filepath.Join(repoDir, snapshotsName, commit)
-	return Ref{Typed: typed, Dir: dir, Repo: repo, Revision: commit, cache: cache}, nil
-}
-
-func listSnapshots(repoDir string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(repoDir, snapshotsName))
-	if err != nil {
-		return nil, err
-	}
-	var commits []string
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), ".") {
-			commits = append(commits, e.Name())
+			r.snapshots = append(r.snapshots, e.Name())
 		}
 	}
-	return commits, nil
+	return r, nil
 }
 
-// findCommit tries a full commit, then a branch or tag, then a unique prefix of a commit: git's own order.
-func findCommit(typed, repoDir, rev string, snapshots []string) (string, error) {
-	if slices.Contains(snapshots, rev) {
-		return rev, nil
+// resolve finds the snapshot of a commit, a branch or tag, or a unique prefix of a commit, tried in git's own order.
+func (r *cachedRepo) resolve(rev string) (Ref, error) {
+	if slices.Contains(r.snapshots, rev) {
+		return r.snapshot(rev), nil
 	}
-	named := rev
-	if rev == "" {
-		named = "main"
-	}
-	commit, err := readRef(repoDir, named)
-	if err != nil {
-		return "", err
-	}
+	commit, err := r.readRef(rev)
 	switch {
-	case commit != "" && slices.Contains(snapshots, commit):
-		return commit, nil
-	case commit != "":
-		return "", unknownRevision(typed, repoDir, snapshots, "%s is commit %s, which is not in the cache", named, commit)
-	case rev == "" && len(snapshots) == 1:
-		return snapshots[0], nil
-	case rev == "":
-		return "", unknownRevision(typed, repoDir, snapshots, "the cache has no branch main of it and %d snapshots", len(snapshots))
+	case err != nil:
+		return Ref{}, err
+	case commit == "":
+		return r.resolvePrefix(rev)
+	case !slices.Contains(r.snapshots, commit):
+		return Ref{}, r.unknown("%s of %s is commit %s, which is not in the cache", rev, r.name, commit)
 	}
-	return findPrefix(typed, repoDir, rev, snapshots)
+	return r.snapshot(commit), nil
 }
 
-func findPrefix(typed, repoDir, rev string, snapshots []string) (string, error) {
-	if !shortCommit.MatchString(rev) {
-		return "", unknownRevision(typed, repoDir, snapshots, "the cache has no revision %q of it", rev)
+// resolveDefault finds main, or the only snapshot there is.
+func (r *cachedRepo) resolveDefault() (Ref, error) {
+	commit, err := r.readRef("main")
+	switch {
+	case err != nil:
+		return Ref{}, err
+	case commit != "":
+		return r.resolve("main")
+	case len(r.snapshots) != 1:
+		return Ref{}, r.unknown("the cache has %d snapshots of it and no branch main that would choose one", len(r.snapshots))
 	}
+	return r.snapshot(r.snapshots[0]), nil
+}
+
+func (r *cachedRepo) resolvePrefix(rev string) (Ref, error) {
 	var matches []string
-	for _, s := range snapshots {
-		if strings.HasPrefix(s, strings.ToLower(rev)) {
-			matches = append(matches, s)
+	if shortCommit.MatchString(rev) {
+		for _, s := range r.snapshots {
+			if strings.HasPrefix(s, strings.ToLower(rev)) {
+				matches = append(matches, s)
+			}
 		}
 	}
 	switch {
 	case len(matches) == 0:
-		return "", unknownRevision(typed, repoDir, snapshots, "the cache has no revision %q of it", rev)
+		return Ref{}, r.unknown("the cache has no revision %q of %s", rev, r.name)
 	case len(rev) < minPrefix:
-		return "", unknownRevision(typed, repoDir, snapshots, "%q has %d characters, expected a commit's first %d or more", rev, len(rev), minPrefix)
+		return Ref{}, r.unknown("%q has %d characters, expected the first %d or more of a commit", rev, len(rev), minPrefix)
 	case len(matches) > 1:
-		return "", usage(ErrAmbiguousRef, "it may be "+strings.Join(matches, " or "), "%s: %q begins %d commits in the cache", typed, rev, len(matches))
+		return Ref{}, usage(ErrAmbiguousRef, "it may be "+strings.Join(matches, " or "),
+			"%s: %q begins %d commits in the cache", r.typed, rev, len(matches))
 	}
-	return matches[0], nil
+	return r.snapshot(matches[0]), nil
+}
+
+func (r *cachedRepo) snapshot(commit string) Ref {
+	return Ref{Typed: r.typed, Dir: filepath.Join(r.dir, snapshotsName, commit), Repo: r.name, Revision: commit, cache: r.cache}
 }
 
 // maxRef is more than any refs file has: a commit has 40 characters.
 const maxRef = 1024
 
 // readRef reads the commit that a branch or tag stands for; "" where there is none. A name that leads out of refs is none.
-func readRef(repoDir, name string) (string, error) {
+func (r *cachedRepo) readRef(name string) (string, error) {
 	local := filepath.FromSlash(name)
 	if !filepath.IsLocal(local) {
 		return "", nil
 	}
-	f, _, err := openRegular(filepath.Join(repoDir, refsName, local))
+	f, _, err := openRegular(filepath.Join(r.dir, refsName, local))
+	if isMissing(err) || errors.Is(err, ErrNotAFile) { // a folder: feature, where there is feature/x
+		return "", nil
+	}
 	if err != nil {
-		if isMissing(err) || errors.Is(err, ErrNotAFile) { // a folder: feature, where there is feature/x
-			return "", nil
-		}
 		return "", ioFault(name, err)
 	}
 	defer f.Close()
@@ -192,23 +177,22 @@ func readRef(repoDir, name string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// unknownRevision hints at what the cache does have.
-func unknownRevision(typed, repoDir string, snapshots []string, format string, args ...any) *fault.Error {
-	e := usage(ErrNoSuchRef, "", "%s: "+format, append([]any{typed}, args...)...)
-	known := append(listRefs(repoDir), snapshots...)
-	if len(known) == 0 {
-		e.Hint = "the cache has no revision of it; download it first"
-	} else {
+// unknown makes the error for a revision that is not there, with a hint at those that are.
+func (r *cachedRepo) unknown(format string, args ...any) *fault.Error {
+	e := usage(ErrNoSuchRef, "", "%s: "+format, append([]any{r.typed}, args...)...)
+	if known := append(r.branches(), r.snapshots...); len(known) > 0 {
 		e.Hint = "the cache has " + strings.Join(known, ", ")
+	} else {
+		e.Hint = "download it first"
 	}
 	return e
 }
 
-// listRefs lists branches and tags, those with slashes too.
-func listRefs(repoDir string) []string {
-	root := filepath.Join(repoDir, refsName)
+// branches lists branches and tags, those with slashes too.
+func (r *cachedRepo) branches() []string {
+	root := filepath.Join(r.dir, refsName)
 	var names []string
-	_ = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+	_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			if name, err := filepath.Rel(root, path); err == nil {
 				names = append(names, filepath.ToSlash(name))

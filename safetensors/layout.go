@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -129,8 +128,9 @@ func appendEntry(b []byte, t Tensor) []byte {
 	for _, n := range t.Shape {
 		b = append(strconv.AppendUint(b, n, 10), ',')
 	}
-	b = append(trimComma(b), "],"...)
-	return fmt.Appendf(b, `"data_offsets":[%d,%d]}`, t.Begin, t.End)
+	b = append(trimComma(b), `],"data_offsets":[`...)
+	b = append(strconv.AppendUint(b, t.Begin, 10), ',')
+	return append(strconv.AppendUint(b, t.End, 10), "]}"...)
 }
 
 func trimComma(b []byte) []byte {

@@ -34,6 +34,7 @@ func (r Ref) String() string {
 
 var (
 	repoName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	revision = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
 	drive    = regexp.MustCompile(`^[A-Za-z]:`)
 	remote   = regexp.MustCompile(`^[a-z0-9]+://`)
 )
@@ -57,25 +58,64 @@ func ResolveRef(typed string, beside *Ref) (Ref, error) {
 		return Ref{}, noSuchFolder(typed)
 	}
 	repo, rev, hasRev := strings.Cut(typed, "@")
-	if repoName.MatchString(repo) {
-		ref, err := resolveInCache(typed, repo, rev, hasRev)
-		if err == nil || hasRev || beside == nil || beside.Repo == "" || !errors.Is(err, errNoRepo) {
-			return ref, err
+	if !repoName.MatchString(repo) {
+		if hasRev {
+			return Ref{}, noSuchFolder(typed)
 		}
-		if ref, besideErr := resolveBeside(typed, *beside); besideErr == nil { // a branch such as feature/x
-			return ref, nil
-		}
-		return Ref{}, err
+		return resolveBeside(typed, beside)
 	}
-	if hasRev || typed == "" {
+	if hasRev {
+		return resolveInCache(typed, repo, &rev)
+	}
+	ref, err := resolveInCache(typed, repo, nil)
+	if errors.Is(err, errNoRepo) {
+		if branch, err := resolveBeside(typed, beside); err == nil { // feature/x
+			return branch, nil
+		}
+	}
+	return ref, err
+}
+
+// resolveBeside resolves a bare revision in the repository of another checkpoint.
+func resolveBeside(typed string, beside *Ref) (Ref, error) {
+	if !revision.MatchString(typed) {
 		return Ref{}, noSuchFolder(typed)
 	}
 	if beside == nil || beside.Repo == "" {
 		err := noSuchFolder(typed)
-		err.Hint = "a revision alone needs another checkpoint of the command to lie in a Hugging Face cache; else type org/name@" + typed
+		if !strings.Contains(typed, "/") {
+			err.Hint = "a revision alone needs another checkpoint of the command to lie in a Hugging Face cache; else type org/name@" + typed
+		}
 		return Ref{}, err
 	}
-	return resolveBeside(typed, *beside)
+	repo, err := openRepo(typed, beside.cache, beside.Repo)
+	if err != nil {
+		return Ref{}, err
+	}
+	ref, err := repo.resolve(typed)
+	if e, ok := errors.AsType[*fault.Error](err); ok && errors.Is(err, ErrNoSuchRef) {
+		if strings.Contains(typed, "/") {
+			return Ref{}, noSuchFolder(typed)
+		}
+		e.Problem = strings.Replace(e.Problem, typed+": ", typed+": no such folder, and ", 1)
+	}
+	return ref, err
+}
+
+// resolveInCache resolves org/name, where rev is nil, and org/name@rev.
+func resolveInCache(typed, name string, rev *string) (Ref, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return Ref{}, usage(ErrNoSuchRef, "set HF_HUB_CACHE", "%s: no such folder, and the Hugging Face cache cannot be located: %v", typed, err)
+	}
+	repo, err := openRepo(typed, cache, name)
+	switch {
+	case err != nil:
+		return Ref{}, err
+	case rev == nil:
+		return repo.resolveDefault()
+	}
+	return repo.resolve(*rev)
 }
 
 // looksLikePath tells what can only be meant as a path, so that it is reported as typed and never looked up as a repository or a revision.
