@@ -1,0 +1,120 @@
+package quant
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// eachPath runs a test on every code path that this machine has.
+func eachPath(t *testing.T, test func(t *testing.T)) {
+	best := path
+	defer func() { path = best }()
+	for _, p := range paths() {
+		path = p
+		t.Run(Path(), test)
+	}
+}
+
+// TestPath shows which paths the other tests went through.
+func TestPath(t *testing.T) {
+	t.Logf("best path %q of %q", Path(), paths())
+	require.Equal(t, paths()[0], path)
+	require.Equal(t, "go", paths()[len(paths())-1])
+}
+
+// awkward returns named inputs, each several blocks of groups and a rest.
+func awkward() map[string][]byte {
+	const groups = 64*5 + 37
+	inputs := map[string][]byte{
+		"gauss": generate("gauss", 11, 16*groups, 0), "gauss4": generate("gauss4", 12, 16*groups, 0), "wide": generate("wide", 13, 16*groups, 0),
+		"zeros": make([]byte, 32*groups), "less than a block": generate("gauss", 14, 16*63, 0), "one group": generate("gauss", 15, 16, 0), "empty": {},
+	}
+	random := func(seed uint64, pick func(z uint64) uint16) []byte {
+		b := make([]byte, 0, 32*groups)
+		for i := range uint64(16 * groups) {
+			b = binary.LittleEndian.AppendUint16(b, pick(splitmix(seed, i)))
+		}
+		return b
+	}
+	inputs["any finite bits"] = random(1, func(z uint64) uint16 { return uint16(z>>63<<15 | z%0x7f80) })
+	inputs["subnormal"] = random(2, func(z uint64) uint16 { return uint16(z>>63<<15 | z%0x80) })
+	inputs["tiny"] = random(3, func(z uint64) uint16 { return uint16(z>>63<<15 | z%0x800) })
+	inputs["huge"] = random(4, func(z uint64) uint16 { return uint16(z>>63<<15 | (0x7f7f - z%0x300)) })
+	inputs["one binade"] = random(5, func(z uint64) uint16 { return uint16(z>>63<<15 | 0x3f80 | z&0x7f) })
+	inputs["signed zeros"] = random(6, func(z uint64) uint16 { return uint16(z>>63<<15 | z%2*0x3f80) })
+	inputs["few bits"] = random(7, func(z uint64) uint16 { return uint16(z>>63<<15 | (0x3c00+z%0x300)&^0x1f) }) // many exact ties
+	return inputs
+}
+
+// globals are a tensor's own global and some that belong to another tensor.
+func globals(p Profile, bf16 []byte) []float32 {
+	own := p.Global(AbsMax(bf16))
+	return []float32{own, own * 3, own / 3, own * 1024, own / 1024, 1, 0x1p-120, 0x1p120, math.SmallestNonzeroFloat32}
+}
+
+func TestQuantizerEqualsReference(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for name, bf16 := range awkward() {
+			for _, p := range Profiles {
+				for _, global := range globals(p, bf16) {
+					want, got := member("want", bf16), member("got", bf16)
+					ReferenceQuantize(p, global, bf16, want.Packed, want.Scales)
+					NewQuantizer(p, global).Quantize(got.Packed, got.Scales, bf16)
+					require.Equal(t, want.Scales, got.Scales, "%s %s %g", name, p.Name, global)
+					require.Equal(t, want.Packed, got.Packed, "%s %s %g", name, p.Name, global)
+				}
+			}
+		}
+	})
+}
+
+// TestQuantizerEveryMagnitude puts every magnitude of five binades beside every group maximum of a binade, for globals of every mantissa.
+func TestQuantizerEveryMagnitude(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for _, p := range Profiles {
+			for mantissa := range uint16(128) {
+				if testing.Short() && mantissa%16 != 5 {
+					continue
+				}
+				global := p.Global(BF16ToFloat32(0x3e00 | mantissa))
+				q := NewQuantizer(p, global)
+				require.True(t, q.hasLadder)
+				var bf16 []byte
+				amax := uint16(0x3d80) + mantissa*37%128
+				for d := uint16(0); d < 640; d += 15 {
+					bf16 = binary.LittleEndian.AppendUint16(bf16, amax)
+					for i := range uint16(15) {
+						bf16 = binary.LittleEndian.AppendUint16(bf16, amax-d-i|i<<15)
+					}
+				}
+				for gap := range uint16(10) { // the same group at every exponent down to where the scale is subnormal
+					for i := 0; i < len(bf16); i += 2 {
+						binary.LittleEndian.PutUint16(bf16[i:], element(bf16, i/2)-gap%2*0x80)
+					}
+					want, got := member("want", bf16), member("got", bf16)
+					ReferenceQuantize(p, global, bf16, want.Packed, want.Scales)
+					q.Quantize(got.Packed, got.Scales, bf16)
+					require.Equal(t, want, Member{"want", bf16, got.Packed, got.Scales}, fmt.Sprint(p.Name, mantissa, gap))
+				}
+			}
+		}
+	})
+}
+
+// TestLadderExists: every global within the range has a ladder, so that no ordinary tensor takes the slow way.
+func TestLadderExists(t *testing.T) {
+	for _, p := range Profiles {
+		for m := range uint32(1 << 14) {
+			var l ladder
+			require.True(t, l.build(p, math.Float32frombits(0x46000000|m<<9|m&1)), "%s %x", p.Name, m)
+		}
+		for _, global := range []float32{ladderMin, ladderMax} {
+			var l ladder
+			require.True(t, l.build(p, global))
+		}
+	}
+}
