@@ -1,0 +1,114 @@
+package engine
+
+import "github.com/lagquant/lagquant/quant"
+
+// kvCache keeps the keys and values of one layer. A sliding layer keeps a ring: its window, and one chunk more, so that a chunk can be written
+// before its first query looks back.
+type kvCache struct {
+	heads, slots, dim int
+
+	k, v           []float32 // [heads, slots, dim]
+	k8, v8         []byte    // the same as E4M3 of value/scale, instead
+	kScale, vScale float32
+}
+
+func newKVCache(c *Config, l *layer, format KVFormat, positions, chunk int) kvCache {
+	cache := kvCache{heads: c.KVHeads, slots: positions, dim: c.HeadDim, kScale: l.kScale, vScale: l.vScale}
+	if l.Window > 0 {
+		cache.slots = min(positions, l.Window+chunk)
+	}
+	n := cache.heads * cache.slots * cache.dim
+	if format == KVFP8 {
+		cache.k8, cache.v8 = make([]byte, n), make([]byte, n)
+	} else {
+		cache.k, cache.v = make([]float32, n), make([]float32, n)
+	}
+	return cache
+}
+
+func (c *kvCache) at(head, position int) int { return (head*c.slots + position%c.slots) * c.dim }
+
+// put stores the key and the value of one position; k and v are [heads, dim].
+func (c *kvCache) put(position int, k, v []float32) {
+	for h := range c.heads {
+		at, from := c.at(h, position), h*c.dim
+		if c.k8 == nil {
+			copy(c.k[at:at+c.dim], k[from:])
+			copy(c.v[at:at+c.dim], v[from:])
+			continue
+		}
+		for i := range c.dim {
+			c.k8[at+i] = toFP8(k[from+i] / c.kScale)
+			c.v8[at+i] = toFP8(v[from+i] / c.vScale)
+		}
+	}
+}
+
+// toFP8 saturates, as the engines that write FP8 keys and values do.
+func toFP8(f float32) byte { return quant.Float32ToE4M3(min(max(f, -448), 448)) }
+
+// dots writes q . key * scale for len(dst) positions from first on.
+func (c *kvCache) dots(dst, q []float32, head, first int, scale float32) {
+	slot, base := first%c.slots, head*c.slots
+	for i := range dst {
+		at := (base + slot) * c.dim
+		if c.k8 == nil {
+			dst[i] = dot(q, c.k[at:at+c.dim]) * scale
+		} else {
+			dst[i] = dotFP8(q, c.k8[at:at+c.dim]) * c.kScale * scale
+		}
+		if slot++; slot == c.slots {
+			slot = 0
+		}
+	}
+}
+
+// sum writes the sum of weight * value over len(weights) positions from first on.
+func (c *kvCache) sum(dst, weights []float32, head, first int) {
+	clear(dst)
+	slot, base := first%c.slots, head*c.slots
+	for _, w := range weights {
+		at := (base + slot) * c.dim
+		if c.k8 == nil {
+			addScaled(dst, c.v[at:at+c.dim], w)
+		} else {
+			for i, b := range c.v8[at : at+c.dim] {
+				dst[i] += float32(w * float32(e4m3[b]*c.vScale))
+			}
+		}
+		if slot++; slot == c.slots {
+			slot = 0
+		}
+	}
+}
+
+// copyRange takes over the keys and values of another cache of the same shape.
+func (c *kvCache) copyRange(from *kvCache, first, n int) {
+	for h := range c.heads {
+		for p := first; p < first+n; p++ {
+			at := c.at(h, p)
+			if c.k8 == nil {
+				copy(c.k[at:at+c.dim], from.k[at:])
+				copy(c.v[at:at+c.dim], from.v[at:])
+			} else {
+				copy(c.k8[at:at+c.dim], from.k8[at:])
+				copy(c.v8[at:at+c.dim], from.v8[at:])
+			}
+		}
+	}
+}
+
+var e4m3 = func() (table [256]float32) {
+	for b := range table {
+		table[b] = quant.E4M3ToFloat32(byte(b))
+	}
+	return table
+}()
+
+func dotFP8(a []float32, b []byte) (sum float32) {
+	b = b[:len(a)]
+	for i, v := range a {
+		sum += float32(v * e4m3[b[i]])
+	}
+	return sum
+}

@@ -1,0 +1,110 @@
+package engine
+
+import "github.com/lagquant/lagquant/quant"
+
+// product is y = W x for n rows of x.
+type product struct {
+	w    *matrix
+	x, y []float32 // [*, cols], [n, rows]
+	rows []int32   // which row of x makes each row of y; nil: the same
+	n    int
+
+	piece int // rows of W in a piece
+	end   int // pieces of this product and of those before it
+}
+
+// A piece is small enough to stay in a core's own cache while all rows of x pass over it. It does not depend on the number of workers, so
+// neither does the result. A streamed piece is larger, to make reading worth its while.
+const (
+	pieceBytes  = 64 << 10
+	streamBytes = 512 << 10
+)
+
+// multiply computes all products added since the last call, on all workers at once.
+func (s *Session) multiply() error {
+	end := 0
+	for i := range s.products {
+		p := &s.products[i]
+		rowBytes, size := p.w.bytes()/p.w.rows, pieceBytes
+		if p.w.code == nil {
+			size = streamBytes
+			s.Stats.FileBytes += int64(p.w.bytes())
+		}
+		s.Stats.WeightBytes += int64(p.w.bytes())
+		p.piece = max(size/rowBytes&^7, 8)
+		end += (p.w.rows + p.piece - 1) / p.piece
+		p.end = end
+	}
+	s.model.shared.pool.run(s, end, (*Session).multiplyPiece)
+	s.products = s.products[:0]
+	return s.takeError()
+}
+
+func (s *Session) add(w *matrix, x, y []float32, rows []int32, n int) {
+	s.products = append(s.products, product{w: w, x: x, y: y, rows: rows, n: n})
+}
+
+func (s *Session) multiplyPiece(worker, piece int) {
+	i := 0
+	for piece >= s.products[i].end {
+		i++
+	}
+	p := &s.products[i]
+	if i > 0 {
+		piece -= s.products[i-1].end
+	}
+	w := p.w
+	from, to := piece*p.piece, min((piece+1)*p.piece, w.rows)
+	code, group, err := s.pieceBytes(worker, w, from, to)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	for t := range p.n {
+		at := t
+		if p.rows != nil {
+			at = int(p.rows[t])
+		}
+		x, y := p.x[at*w.cols:(at+1)*w.cols], p.y[t*w.rows+from:t*w.rows+to]
+		if w.fp4 {
+			quant.MatVecNVFP4(y, x, code, group, w.step, to-from, w.cols)
+		} else {
+			quant.MatVecBF16(y, x, code, to-from, w.cols)
+		}
+	}
+}
+
+// pieceBytes returns the bytes of some rows of a matrix, out of memory or read into the worker's buffer.
+func (s *Session) pieceBytes(worker int, w *matrix, from, to int) (code, group []byte, err error) {
+	codeRow, groupRow := w.codes.size/w.rows, w.groups.size/w.rows
+	if w.code != nil {
+		return w.code[from*codeRow : to*codeRow], w.group[from*groupRow : to*groupRow], nil
+	}
+	n := (to - from) * (codeRow + groupRow)
+	buf := &s.streams[worker]
+	if len(*buf) < n {
+		*buf = make([]byte, n)
+	}
+	code, group = (*buf)[:(to-from)*codeRow], (*buf)[(to-from)*codeRow:n]
+	if err := w.codes.read(code, from*codeRow); err != nil || !w.fp4 {
+		return code, group, err
+	}
+	return code, group, w.groups.read(group, from*groupRow)
+}
+
+// fail keeps the first error of a job.
+func (s *Session) fail(err error) {
+	s.errMu.Lock()
+	defer s.errMu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+func (s *Session) takeError() error {
+	s.errMu.Lock()
+	defer s.errMu.Unlock()
+	err := s.err
+	s.err = nil
+	return err
+}
