@@ -67,7 +67,7 @@ type Origin struct {
 }
 
 // Against compares two checkpoints byte for byte, proves or refutes every recipe by which modules of one could have been made from the
-// other, and explains the rest. The error is one of reading, or of a sample that is empty; differences are in the Comparison.
+// other, and explains the rest. Differences are in the Comparison; the error is one of reading, or names a BF16 weight that is not finite.
 func Against(ctx context.Context, a, b *safetensors.Checkpoint, o Options) (*Comparison, error) {
 	c := &comparer{o: o, a: takeInventory(a), b: takeInventory(b), open: newFiles()}
 	defer c.open.close()
@@ -161,6 +161,9 @@ func (c *comparer) proveRecipes(ctx context.Context) (claimed map[string]bool, e
 			return nil, err
 		}
 		r.judge(counts)
+		if r.Convention, err = r.findConvention(chosen, c.open, c.o); err != nil {
+			return nil, err
+		}
 		c.Recipes = append(c.Recipes, r)
 	}
 	return claimed, nil
@@ -296,6 +299,13 @@ func (c *comparer) compareOne(ctx context.Context, a, b *tensorAt) (*Difference,
 	return d, codes, nil
 }
 
+func layersText(layers []int) string {
+	if len(layers) == 1 {
+		return fmt.Sprintf("layer %d", layers[0])
+	}
+	return "layers " + layerRanges(layers)
+}
+
 // layerRanges writes numbers of layers the way --layers takes them: "1-5,7".
 func layerRanges(layers []int) string {
 	var parts []string
@@ -393,7 +403,7 @@ func (c *comparer) layerText() string {
 		}
 		var what []string
 		if len(class.layers) > 0 {
-			what = append(what, "layers "+layerRanges(class.layers))
+			what = append(what, layersText(class.layers))
 		}
 		if class.loose {
 			what = append(what, "tensors outside the layers")

@@ -23,8 +23,9 @@ type Recipe struct {
 	Modules     int            `json:"modules"`
 	InputScales int            `json:"input_scales"` // stored beside them; weights cannot prove these
 	Profiles    []ProfileCount `json:"profiles"`
-	Proven      []string       `json:"proven"` // profiles without one differing byte
-	Best        string         `json:"best"`   // of the rest where none is proven: the one with the fewest differing bytes
+	Proven      []string       `json:"proven"`               // profiles without one differing byte
+	Best        string         `json:"best"`                 // of the rest where none is proven: the one with the fewest differing bytes
+	Convention  string         `json:"convention,omitempty"` // how the codes were chosen instead, where only they differ from Best
 	Unproven    []string       `json:"unproven,omitempty"`
 }
 
@@ -58,6 +59,12 @@ func (c ProfileCount) String() string {
 	}
 	return s + fmt.Sprintf(", %s, %s and %s differ", plural(c.Globals, "global scale"),
 		plural(int(c.ScaleBytes), "scale byte"), plural(int(c.PackedBytes), "packed byte"))
+}
+
+// equalPercent is the share of all scale and packed bytes that are equal, rounded down so that only equality is 100.
+func (c ProfileCount) equalPercent() float64 {
+	total := max(c.TotalScaleBytes+c.TotalPackedBytes, 1)
+	return math.Floor(1e6*float64(total-c.ScaleBytes-c.PackedBytes)/float64(total)) / 1e4
 }
 
 // packedShare is the share of the packed bytes that are equal.
@@ -278,14 +285,18 @@ func (r *Recipe) String() string {
 		return fmt.Sprintf("%s: no module of %s could be compared", r.Quantized, r.Base)
 	}
 	if len(r.Proven) > 0 {
-		return fmt.Sprintf("%s is %s of %s: %d of %s, byte for byte",
-			r.Quantized, strings.Join(r.Proven, " and "), r.Base, r.Modules, plural(r.Modules, "module"))
+		return fmt.Sprintf("%s was made from %s with %s: %d of %s, byte for byte",
+			r.Quantized, r.Base, strings.Join(r.Proven, " or "), r.Modules, plural(r.Modules, "module"))
 	}
 	best := r.count(r.Best)
 	if best.packedShare() < unrelated {
 		return fmt.Sprintf("%s was not made from the weights of %s: at best %.1f %% of the packed bytes are equal (%s)",
 			r.Quantized, r.Base, 100*best.packedShare(), best)
 	}
-	return fmt.Sprintf("%s does not match %s under any profile; the closest is %s: %.4f %% of the packed bytes equal means another arithmetic, not noise",
-		r.Quantized, r.Base, best, 100*best.packedShare())
+	s := fmt.Sprintf("%s does not match %s under any profile; the closest is %s: %.4f %% of the bytes equal means another arithmetic, not noise",
+		r.Quantized, r.Base, best, best.equalPercent())
+	if r.Convention != "" {
+		s += "; it has the scales of " + r.Best + " and codes from " + r.Convention
+	}
+	return s
 }

@@ -22,7 +22,7 @@ func Structure(ctx context.Context, dir string, o Options) (*Report, error) {
 	}
 	c := &checker{
 		Options: o, dir: dir, ckpt: ckpt, inv: takeInventory(ckpt), open: newFiles(),
-		report: &Report{Schema: reportSchema, Dir: dir}, known: map[string]bool{}, unread: map[string]bool{},
+		report: &Report{Schema: reportSchema, Dir: dir, Findings: []Finding{}}, known: map[string]bool{}, unread: map[string]bool{},
 	}
 	defer c.open.close()
 	if err := c.checkFiles(faults); err != nil {

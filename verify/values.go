@@ -64,14 +64,14 @@ func (c *checker) readValues(ctx context.Context, m *manifest) (*values, error) 
 			wanted[t.shard] = append(wanted[t.shard], &reader{tensorAt: t, take: facts.take})
 		}
 	}
-	group, ctx := errgroup.WithContext(ctx)
+	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(c.jobs())
 	for _, shard := range c.ckpt.Shards {
 		group.Go(func() error {
 			if m != nil && m.has(shard.Name) {
-				return c.readWhole(ctx, shard, wanted[shard], v)
+				return c.readWhole(inner, shard, wanted[shard], v)
 			}
-			return c.readParts(ctx, shard, wanted[shard])
+			return c.readParts(inner, shard, wanted[shard])
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -201,11 +201,8 @@ func (c *checker) checkValues(v *values) {
 			if t == nil {
 				continue
 			}
-			if g, ok := v.scalars[t.Name]; ok && !lawfulGlobal(g) {
-				c.find(Finding{
-					Error, CheckGlobal, t.shard.Name, t.Name, fmt.Sprintf("value %v (0x%08x)", g, math.Float32bits(g)),
-					"a finite number above 0 with a finite reciprocal", "loaders divide by it: everything behind it becomes NaN, infinite or zero",
-				})
+			if g, ok := v.scalars[t.Name]; ok {
+				c.checkGlobal(t, g, q.modelopt(), t == q.global())
 			}
 		}
 		s := q.scale()
@@ -214,6 +211,32 @@ func (c *checker) checkValues(v *values) {
 		}
 		c.checkScaleBytes(s, v.scales[s.Name])
 	}
+}
+
+// absurd is an absolute maximum that no weight has: the largest float16.
+const absurd = 65504
+
+func (c *checker) checkGlobal(t *tensorAt, g float32, modelopt, weight bool) {
+	f := Finding{Severity: Error, Check: CheckGlobal, File: t.shard.Name, Tensor: t.Name, Found: fmt.Sprintf("value %v (0x%08x)", g, math.Float32bits(g))}
+	amax := 2688 / g
+	if modelopt {
+		amax = 2688 * g
+	}
+	switch {
+	case !lawfulGlobal(g):
+		f.Expected = "a finite number above 0 with a finite reciprocal"
+		f.Hint = "loaders divide by it: everything behind it becomes NaN, infinite or zero"
+	case weight && amax > absurd:
+		f.Found += fmt.Sprintf(", which says that the largest weight is %v", amax)
+		f.Expected = "2688 divided by the largest weight"
+		if modelopt {
+			f.Expected = "the largest weight divided by 2688"
+		}
+		f.Hint = "it looks like its own reciprocal: compressed-tensors and ModelOpt store one the inverse of the other"
+	default:
+		return
+	}
+	c.find(f)
 }
 
 func (c *checker) checkScaleBytes(s *tensorAt, f *scaleFacts) {

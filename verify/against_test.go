@@ -1,0 +1,299 @@
+package verify
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/quant"
+	"github.com/lagquant/lagquant/safetensors"
+)
+
+func against(t *testing.T, a, b *safetensors.Checkpoint, o Options) *Comparison {
+	t.Helper()
+	c, err := Against(t.Context(), a, b, o)
+	require.NoError(t, err)
+	return c
+}
+
+// The vendor's tools made these bytes; the counts are those of the specification and of runs of compressed-tensors itself.
+func TestRecipesOfTheTinyCheckpoints(t *testing.T) {
+	bf16, nvfp4 := open(t, tinyPath(t, "bf16")), "nvfp4-"
+	type counts struct{ exact, globals, scales, packed int }
+	cases := []struct {
+		revision string
+		modules  int
+		proven   string
+		counts   map[string]counts
+	}{
+		{"0722", 168, "ct-bf16", map[string]counts{
+			"ct-bf16":      {168, 0, 0, 0},
+			"ct-fp32-rcp6": {1, 160, 3288, 15707},
+			"ct-fp32-div6": {1, 160, 3199, 15477},
+		}},
+		{"0801", 120, "ct-fp32-rcp6", map[string]counts{
+			"ct-fp32-rcp6": {120, 0, 0, 0},
+			"ct-fp32-div6": {113, 0, 52, 152},
+			"ct-bf16":      {1, 114, 2245, 10874},
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.revision, func(t *testing.T) {
+			for _, sides := range [][2]*safetensors.Checkpoint{{open(t, tinyPath(t, nvfp4+c.revision)), bf16}, {bf16, open(t, tinyPath(t, nvfp4+c.revision))}} {
+				got := against(t, sides[0], sides[1], Options{})
+				require.Len(t, got.Recipes, 1)
+				r := got.Recipes[0]
+				require.Equal(t, []string{c.proven}, r.Proven)
+				require.Equal(t, c.modules, r.Modules)
+				require.Equal(t, c.modules, r.InputScales)
+				for profile, want := range c.counts {
+					n := r.count(profile)
+					require.Equal(t, want, counts{n.Exact, n.Globals, int(n.ScaleBytes), int(n.PackedBytes)}, profile)
+				}
+				require.True(t, got.Clean())
+				require.Empty(t, got.Differing)
+				require.Len(t, slices.Concat(got.OnlyA, got.OnlyB), 16, "the KV scales of 8 layers")
+				require.Contains(t, strings.Join(got.Verdict, "\n"), "nvfp4-"+c.revision+" was made from bf16 with "+c.proven)
+			}
+		})
+	}
+}
+
+// The whole base: layers 6 and 7 of 0801 are BF16, so the same bytes as the base.
+func TestSameLayers(t *testing.T) {
+	got := against(t, open(t, tinyPath(t, "nvfp4-0801")), open(t, tinyPath(t, "bf16")), Options{})
+	require.Contains(t, got.Verdict[1], "layers 0,6-7 and tensors outside the layers: the same; layers 1-5: in another form")
+	require.Equal(t, 281-120, got.Same)
+}
+
+func TestRevisionsOfOneModel(t *testing.T) {
+	got := against(t, open(t, tinyPath(t, "nvfp4-0801")), open(t, tinyPath(t, "nvfp4-0722")), Options{})
+	require.False(t, got.Clean())
+	verdict := strings.Join(got.Verdict, "\n")
+	require.Contains(t, verdict, "layers 1-5: different; layers 6-7: in another form")
+	require.Contains(t, verdict, "nvfp4-0722 was made from nvfp4-0801 with ct-bf16: 48 of 48 modules, byte for byte")
+	require.Equal(t, &CodeDifferences{
+		Modules: 120, DifferingModules: 119, Globals: 114,
+		ScaleBytes: 2245, ScalesOffByOne: 2245, TotalScaleBytes: 120 * 64 * 192 / 16,
+		Codes: 11555, CodesOffByOne: 11555, TotalCodes: 120 * 64 * 192,
+	}, got.NVFP4)
+	profiles := map[string]string{}
+	for _, o := range got.Origins {
+		profiles[o.Checkpoint] = o.Profile
+	}
+	require.Equal(t, map[string]string{"nvfp4-0801": "ct-fp32-rcp6", "nvfp4-0722": "ct-bf16"}, profiles)
+}
+
+func TestSameCheckpoint(t *testing.T) {
+	f := load(t, "nvfp4-0801")
+	f.move("model-00001-of-00011.safetensors", f.module("model.layers.3.mlp.experts.2.up_proj")...)
+	moved := open(t, f.write(t))
+	var read atomic.Int64
+	got := against(t, open(t, tinyPath(t, "nvfp4-0801")), moved, Options{Progress: func(n int64) { read.Add(n) }})
+	require.True(t, got.Clean())
+	require.Equal(t, []string{"all 657 tensors are the same bytes"}, got.Verdict)
+	require.EqualValues(t, 6062144, got.Bytes)
+	require.EqualValues(t, 2*6062144, read.Load())
+}
+
+// mistakes are ways in which tools got the arithmetic wrong; a comparison with the weights must refute each and count what differs.
+var mistakes = []struct {
+	report     string
+	quantize   quantizer
+	best       string
+	scales     bool // scale bytes differ too
+	convention string
+}{
+	{
+		report: "https://github.com/vllm-project/compressed-tensors/pull/824", best: "ct-fp32-rcp6",
+		convention: "quotients rounded to bfloat16 first",
+		quantize:   withCodes(func(x, step, _ float32) byte { return quant.Code(toBF16(x/step), 1) }),
+	},
+	{
+		report: "https://github.com/NVIDIA/Model-Optimizer/issues/2243", best: "ct-fp32-rcp6",
+		convention: "quotients by the group scale before it was rounded to E4M3",
+		quantize:   withCodes(func(x, _, amax float32) byte { return quant.Code(x, amax/6) }),
+	},
+	{
+		report: "https://github.com/radixark/miles/pull/1054", best: "ct-fp32-rcp6", scales: true,
+		quantize: func(global float32, bf16, packed, scales []byte) {
+			p := mustProfile("ct-fp32-rcp6")
+			quant.ReferenceQuantize(p, global, bf16, packed, scales)
+			for g := range scales { // rounded down instead of to nearest
+				exact := global * quant.AbsMax(bf16[32*g:][:32]) / 6
+				if quant.E4M3ToFloat32(scales[g]) > exact {
+					scales[g]--
+				}
+			}
+		},
+	},
+}
+
+// withCodes chooses codes by another rule, under the scales of ct-fp32-rcp6.
+func withCodes(code func(x, step, amax float32) byte) quantizer {
+	return func(global float32, bf16, packed, scales []byte) {
+		p := mustProfile("ct-fp32-rcp6")
+		quant.ReferenceQuantize(p, global, bf16, packed, scales)
+		for i := range packed {
+			g := i / 8
+			amax, step := quant.AbsMax(bf16[32*g:][:32]), p.Step(scales[g], global)
+			packed[i] = code(weightAt(bf16, 2*i), step, amax) | code(weightAt(bf16, 2*i+1), step, amax)<<4
+		}
+	}
+}
+
+func TestMistakesAreRefuted(t *testing.T) {
+	base := open(t, syntheticBase().write(t))
+	for _, m := range mistakes {
+		t.Run(m.report, func(t *testing.T) {
+			made := open(t, syntheticBase().quantizeExperts(m.quantize).write(t))
+			got := against(t, made, base, Options{})
+			require.False(t, got.Clean())
+			r := got.Recipes[0]
+			require.Empty(t, r.Proven)
+			require.Equal(t, m.best, r.Best)
+			require.Equal(t, m.convention, r.Convention)
+			require.Equal(t, m.scales, r.count(r.Best).ScaleBytes > 0)
+			if !m.scales {
+				require.Positive(t, r.count(r.Best).PackedBytes)
+			}
+			require.Contains(t, strings.Join(got.Verdict, "\n"), "under any profile; the closest is "+m.best)
+		})
+	}
+}
+
+func TestOtherWeightsAreNoRecipe(t *testing.T) {
+	// SGLang pull 32119: the target's weights were replaced under a moving branch.
+	f := syntheticBase()
+	for i, name := range f.names() {
+		copy(f.at(name).data, bf16(uint64(1000+i), f.at(name).shape...).data)
+	}
+	got := against(t, open(t, synthetic().write(t)), open(t, f.write(t)), Options{})
+	require.Contains(t, strings.Join(got.Verdict, "\n"), "was not made from the weights of")
+	require.False(t, got.Clean())
+}
+
+func TestConvertedFromModelOpt(t *testing.T) {
+	// A converter stores the reciprocal of ModelOpt's global scale and moves scales and codes as they are.
+	p := mustProfile("modelopt-cuda")
+	f := syntheticBase()
+	amax := map[string]float32{}
+	for _, name := range f.names() {
+		if module, ok := strings.CutSuffix(name, ".weight"); ok && strings.Contains(name, ".experts.") {
+			amax[fusedSet(module)] = max(amax[fusedSet(module)], quant.AbsMax(f.at(name).data))
+		}
+	}
+	for set, a := range amax {
+		global := p.Global(a)
+		for _, name := range f.names() {
+			module, ok := strings.CutSuffix(name, ".weight")
+			if !ok || fusedSet(module) != set {
+				continue
+			}
+			w := f.at(name)
+			f.drop(name)
+			f.putNVFP4(syntheticMain, module, w, global, reference(p))
+			f.setScalar(module+".weight_global_scale", 1/global)
+		}
+	}
+	f.config = syntheticConfig
+	got := against(t, open(t, f.write(t)), open(t, syntheticBase().write(t)), Options{})
+	require.Equal(t, []string{"modelopt-cuda"}, got.Recipes[0].Proven)
+}
+
+func TestDamagedWeightsCannotProve(t *testing.T) {
+	f := syntheticBase()
+	w := f.at(down + ".weight").data
+	w[2*35], w[2*35+1] = 0xc0, 0x7f
+	_, err := Against(t.Context(), open(t, synthetic().write(t)), open(t, f.write(t)), Options{})
+	require.ErrorContains(t, err, down+".weight: element 35 is NaN")
+	require.Equal(t, fault.Refused, fault.KindOf(err))
+}
+
+// Every kind of difference between two tensors of one name, and names that only one side has.
+func TestDifferences(t *testing.T) {
+	a, b := synthetic(), synthetic()
+	b.at("lm_head.weight").data[5] ^= 1
+	b.at("model.embed_tokens.weight").shape = []uint64{hidden, 32}
+	b.at("model.layers.0.self_attn.q_proj.weight").dtype = safetensors.F16
+	b.setScalar(gate+".weight_global_scale", 4000)
+	b.at(down + ".weight_scale").data[9]++
+	b.at(down + ".weight_scale").data[10] -= 5
+	b.at(down + ".weight_packed").data[0] = a.at(down + ".weight_packed").data[0] ^ 0x88
+	a.put(syntheticRest, "only.here", f32(1))
+	b.put(syntheticRest, "model.layers.1.self_attn.k_scale", f32(1))
+	got := against(t, open(t, a.write(t)), open(t, b.write(t)), Options{Jobs: 3})
+	require.Equal(t, []string{"only.here"}, got.OnlyA)
+	require.Equal(t, []string{"model.layers.1.self_attn.k_scale"}, got.OnlyB, "both sides are quantized: no excuse")
+	what := map[string]Difference{}
+	for _, d := range got.Differing {
+		what[d.Tensor] = d
+	}
+	require.Len(t, what, 6)
+	require.Equal(t, Difference{Tensor: "lm_head.weight", What: "bytes", Bytes: 1, Of: 2 * 32 * hidden}, what["lm_head.weight"])
+	require.Equal(t, Difference{Tensor: "model.embed_tokens.weight", What: "shape", A: "[32, 64]", B: "[64, 32]"}, what["model.embed_tokens.weight"])
+	require.Equal(t, "dtype", what["model.layers.0.self_attn.q_proj.weight"].What)
+	require.Equal(t, "4000", what[gate+".weight_global_scale"].B)
+	require.EqualValues(t, 1, got.NVFP4.Globals)
+	require.EqualValues(t, 2, got.NVFP4.ScaleBytes)
+	require.EqualValues(t, 1, got.NVFP4.ScalesOffByOne)
+	require.EqualValues(t, 2, got.NVFP4.Codes)
+	require.Equal(t, 2, got.NVFP4.DifferingModules)
+	require.False(t, got.Clean())
+}
+
+func TestSample(t *testing.T) {
+	a, b := open(t, tinyPath(t, "nvfp4-0801")), open(t, tinyPath(t, "bf16"))
+	all := against(t, a, b, Options{})
+	same, modules := 0, 0
+	for _, text := range []string{"1/3", "2/3", "3/3"} {
+		s, err := ParseSample(text)
+		require.NoError(t, err)
+		part := against(t, a, b, Options{Sample: s})
+		require.Equal(t, text, part.Sample)
+		require.NotZero(t, part.Same)
+		require.Less(t, part.Same, all.Same)
+		same += part.Same
+		modules += part.Recipes[0].Modules
+	}
+	require.Equal(t, all.Same, same)
+	require.Equal(t, 120, modules)
+
+	s, err := ParseSample("25%")
+	require.NoError(t, err)
+	first, second := against(t, a, b, Options{Sample: s}), against(t, a, b, Options{Sample: s, Jobs: 1})
+	require.Equal(t, first, second)
+	require.InDelta(t, 30, first.Recipes[0].Modules, 20)
+	for _, bad := range []string{"", "0/3", "4/3", "1/0", "x/3", "0%", "101%", "NaN%", "-5%", "5"} {
+		_, err := ParseSample(bad)
+		require.Error(t, err, bad)
+		require.Equal(t, fault.Usage, fault.KindOf(err), bad)
+	}
+}
+
+func TestCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := Against(ctx, open(t, tinyPath(t, "nvfp4-0801")), open(t, tinyPath(t, "bf16")), Options{})
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = Structure(ctx, tinyPath(t, "nvfp4-0801"), Options{})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestComparisonIsJSON(t *testing.T) {
+	got := against(t, open(t, tinyPath(t, "nvfp4-0801")), open(t, tinyPath(t, "nvfp4-0722")), Options{})
+	b, err := json.Marshal(got)
+	require.NoError(t, err)
+	var doc map[string]any
+	require.NoError(t, json.Unmarshal(b, &doc))
+	require.Equal(t, "lagquant-comparison/1", doc["schema"])
+	for _, field := range []string{"a", "b", "same", "differing", "only_a", "only_b", "layers", "nvfp4", "recipes", "origins", "verdict"} {
+		require.Contains(t, doc, field)
+	}
+}
