@@ -10,7 +10,8 @@ import (
 type literals struct{ prefix, suffix, inner string }
 
 func (l literals) in(s string) bool {
-	return strings.HasPrefix(s, l.prefix) && strings.HasSuffix(s, l.suffix) && strings.Contains(s, l.inner)
+	ends := strings.HasSuffix(s, l.suffix) || strings.HasSuffix(strings.TrimSuffix(s, "\n"), l.suffix) // `$` holds before a last newline too
+	return ends && strings.HasPrefix(s, l.prefix) && strings.Contains(s, l.inner)
 }
 
 func requiredLiterals(pattern string) literals {

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// matchTimeout bounds one match. Honest rules take microseconds; only catastrophic backtracking gets this far.
-	matchTimeout = 2 * time.Second
+	// matchTimeout bounds one call. Honest rules take microseconds and a megabyte of text well under a second; only catastrophic backtracking gets this
+	// far.
+	matchTimeout = 20 * time.Second
 
 	// backtrackingSlots bounds the engine's stack to 128 MiB. A line of a million newlines under `(?:\r?\n)+(?!\r?\n)` needs four million slots, and the
 	// library's default of 100,000 refuses it.
@@ -83,21 +84,24 @@ func (r *Regexp) String() string { return r.pattern }
 // MatchStart says whether the pattern matches s from its first character on, like Python's re.match; the match may end anywhere.
 // An error means that the match took too long.
 func (r *Regexp) MatchStart(s string) (bool, error) {
+	if !r.MayMatch(s) {
+		return false, nil
+	}
 	if r.quick != nil && printable(s) {
-		if !r.need.in(s) || !r.quick.MatchString(s) {
-			return false, nil
-		}
-		if r.exact {
-			return true, nil
+		if matches := r.quick.MatchString(s); r.exact || !matches {
+			return matches, nil
 		}
 	}
 	// The engine tries the first position to the end before it tries the second, so a match that starts later means that none starts at 0.
 	m, err := r.full.FindStringMatch(s)
 	if err != nil {
-		return false, refused(r.pattern, fmt.Errorf("matching %q: %w", s, err))
+		return false, r.unanswered(s, err)
 	}
 	return m != nil && m.RuneIndex == 0, nil
 }
+
+// MayMatch says whether s has the literal texts without which MatchStart cannot say yes. It runs no expression.
+func (r *Regexp) MayMatch(s string) bool { return r.need.in(s) }
 
 // FindAll returns the byte offsets of the successive matches in s that do not overlap. It takes time linear in s where the pattern itself does.
 func (r *Regexp) FindAll(s string) ([][2]int, error) {
@@ -111,9 +115,21 @@ func (r *Regexp) FindAll(s string) ([][2]int, error) {
 		return true
 	})
 	if err != nil {
-		return nil, refused(r.pattern, fmt.Errorf("in a text of %d bytes: %w", len(s), err))
+		return nil, r.unanswered(s, err)
 	}
 	return found, nil
+}
+
+// unanswered is the fault of a match that ran out of time or stack. The engine's own message repeats the whole text.
+func (r *Regexp) unanswered(text string, err error) error {
+	shown, n := text, len(text)
+	if n > 100 {
+		shown = text[:100] + "..."
+	}
+	return &fault.Error{
+		Kind: fault.Refused, Err: err,
+		Problem: fmt.Sprintf("regular expression %q backtracks without end on a text of %d bytes, %q", r.pattern, n, shown),
+	}
 }
 
 // byteOffsets turns rune offsets that never decrease into byte offsets.
