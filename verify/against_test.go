@@ -13,6 +13,7 @@ import (
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
+	"github.com/lagquant/lagquant/testdata/goldens"
 )
 
 func against(t *testing.T, a, b *safetensors.Checkpoint, o Options) *Comparison {
@@ -88,6 +89,63 @@ func TestRevisionsOfOneModel(t *testing.T) {
 		profiles[o.Checkpoint] = o.Profile
 	}
 	require.Equal(t, map[string]string{"nvfp4-0801": "ct-fp32-rcp6", "nvfp4-0722": "ct-bf16"}, profiles)
+}
+
+// requantized makes 0804 out of 0801 in memory: layers 6 and 7 in NVFP4 under ct-fp32-rcp6, input scales from 0722, the ignore rule removed.
+func requantized(t *testing.T) *fixture {
+	t.Helper()
+	f, donor := load(t, "nvfp4-0801"), load(t, "nvfp4-0722")
+	p := mustProfile("ct-fp32-rcp6")
+	amax := map[string]float32{}
+	modules := map[string]*stub{}
+	for _, name := range f.names() {
+		module := strings.TrimSuffix(name, ".weight")
+		if _, ok := expertsOf(module); ok && module != name {
+			modules[module] = f.at(name)
+			amax[fusedSet(module)] = max(amax[fusedSet(module)], quant.AbsMax(f.at(name).data))
+		}
+	}
+	for module, w := range modules {
+		shard := f.index[module+".weight"]
+		f.drop(module + ".weight")
+		f.putNVFP4(shard, module, w, p.Global(amax[fusedSet(module)]), reference(p))
+		copy(f.at(module+".input_global_scale").data, donor.at(module+".input_global_scale").data)
+	}
+	f.edit(t, ",\n      \"re:^model\\\\.layers\\\\.[67]\\\\.mlp\\\\.experts(\\\\..*)?$\"", "")
+	return f
+}
+
+// The job that this tool is for, seen from its end: the result has the vendor's bytes, no finding, and a proof.
+func TestRequantizedCheckpoint(t *testing.T) {
+	f := requantized(t)
+	dir := f.write(t)
+	require.Empty(t, structure(t, dir, Options{}).Findings)
+
+	var expected map[string]struct{ SHA256 string }
+	require.NoError(t, json.Unmarshal(goldens.Read(t, "tiny/expected-0804.json"), &expected))
+	require.Len(t, expected, 801)
+	for name, want := range expected {
+		require.Equal(t, want.SHA256, digest(f.at(name).data), name)
+	}
+
+	base := against(t, open(t, dir), open(t, tinyPath(t, "bf16")), Options{})
+	require.True(t, base.Clean())
+	require.Equal(t, []string{"ct-fp32-rcp6"}, base.Recipes[0].Proven)
+	require.Equal(t, 168, base.Recipes[0].Modules)
+	div6 := base.Recipes[0].count("ct-fp32-div6")
+	require.EqualValues(t, 0, div6.Globals)
+	require.EqualValues(t, 89, div6.ScaleBytes)
+	require.EqualValues(t, 234, div6.PackedBytes)
+
+	older := against(t, open(t, dir), open(t, tinyPath(t, "nvfp4-0722")), Options{})
+	require.False(t, older.Clean())
+	verdict := strings.Join(older.Verdict, "\n")
+	require.Contains(t, verdict, "layer 0 and tensors outside the layers: the same; layers 1-7: different")
+	require.Contains(t, verdict, "nvfp4-0722: bf16 observer explains 112 of 112 global scales")
+
+	source := against(t, open(t, dir), open(t, tinyPath(t, "nvfp4-0801")), Options{})
+	require.Contains(t, strings.Join(source.Verdict, "\n"), "layers 0-5 and tensors outside the layers: the same; layers 6-7: in another form")
+	require.True(t, source.Clean())
 }
 
 func TestSameCheckpoint(t *testing.T) {

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"strings"
@@ -132,3 +133,6 @@ func lawfulGlobal(g float32) bool {
 	inverse := 1 / g
 	return g > 0 && !math.IsInf(float64(g), 0) && inverse > 0 && !math.IsInf(float64(inverse), 0)
 }
+
+// float32At decodes a stored F32 scalar.
+func float32At(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) }

@@ -312,6 +312,15 @@ var reports = []reportCase{
 		},
 	},
 	{
+		report: "FlashML-org/FreeToken#394", what: "ModelOpt's config in hf_quant_config.json alone is sound",
+		build: func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(_ testing.TB, f *fixture) {
+			f.config = syntheticBase().config
+			f.after = append(f.after, create("hf_quant_config.json", `{"producer": {"name": "modelopt", "version": "0.39"},
+			 "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": null, "group_size": 16, "exclude_modules": ["lm_head", "*self_attn*"]}}`))
+		},
+	},
+	{
 		report: "FlashML-org/FreeToken#124", what: "no index and two numbered shards: the headers tell",
 		damage: func(_ testing.TB, f *fixture) { f.index = nil },
 	},
@@ -770,6 +779,14 @@ func quantizeHead(tb testing.TB, f *fixture) {
 	f.putNVFP4(syntheticRest, "lm_head", w, p.Global(quant.AbsMax(w.data)), reference(p))
 	f.edit(tb, `"re:.*experts\\.[0-9]+\\.(gate_proj|up_proj|down_proj)$"`, `"Linear"`)
 	f.edit(tb, `"lm_head", `, ``)
+}
+
+func create(name, text string) func(string) {
+	return func(dir string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			panic(err)
+		}
+	}
 }
 
 func copyFile(from, to string) func(string) {

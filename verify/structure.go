@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/lagquant/lagquant/internal/fault"
@@ -171,6 +174,9 @@ func (c *checker) readConfig() {
 	if c.model, err = readModelConfig(raw); err == nil {
 		c.config, err = spec.ParseQuantConfig(raw)
 	}
+	if c.config == nil && err == nil {
+		c.config, err = c.readModelOptConfig()
+	}
 	switch {
 	case errors.Is(err, spec.ErrMethod):
 		c.find(Finding{Info, CheckConfig, file, "", err.Error() + "; quantized modules are not checked", "", ""})
@@ -179,6 +185,9 @@ func (c *checker) readConfig() {
 		f := Finding{Severity: Error, Check: CheckConfig, File: file, Found: err.Error()}
 		if e, ok := errors.AsType[*fault.Error](err); ok {
 			f.Tensor, f.Hint = e.Tensor, e.Hint
+			if e.File != "" {
+				f.File = e.File
+			}
 			if e.Problem != "" {
 				f.Found = e.Problem
 			}
@@ -187,4 +196,18 @@ func (c *checker) readConfig() {
 		return
 	}
 	c.raw, c.readable = raw, true
+}
+
+// readModelOptConfig reads the config that ModelOpt writes into a file of its own; nil where there is none.
+func (c *checker) readModelOptConfig() (*spec.QuantConfig, error) {
+	const file = "hf_quant_config.json"
+	raw, err := os.ReadFile(filepath.Join(c.dir, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	config, err := spec.ParseQuantConfig(raw)
+	return config, fault.In(file, err)
 }
