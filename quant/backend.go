@@ -47,17 +47,17 @@ func CheckFinite(m Member) error {
 	return nil
 }
 
-type cpu struct{}
+type cpuBackend struct{}
 
 // CPU returns the backend that runs on the calling goroutine: callers bring the concurrency.
-func CPU() Backend { return cpu{} }
+func CPU() Backend { return cpuBackend{} }
 
-func (cpu) Name() string                 { return "cpu" }
-func (cpu) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
-func (cpu) Free([]byte)                  {}
-func (cpu) Close() error                 { return nil }
+func (cpuBackend) Name() string                 { return "cpu" }
+func (cpuBackend) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
+func (cpuBackend) Free([]byte)                  {}
+func (cpuBackend) Close() error                 { return nil }
 
-func (cpu) QuantizeSet(p Profile, set []Member) (float32, error) {
+func (cpuBackend) QuantizeSet(p Profile, set []Member) (float32, error) {
 	var amax float32
 	for _, m := range set {
 		a := AbsMax(m.BF16)

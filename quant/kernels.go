@@ -1,7 +1,26 @@
 package quant
 
+import "encoding/binary"
+
 // AbsMax returns the largest magnitude. Infinity or NaN in the input comes out as such.
-func AbsMax(bf16 []byte) float32 { return BF16ToFloat32(maxMagnitude(bf16)) }
+func AbsMax(bf16 []byte) float32 {
+	m, n := absMaxBlocks(bf16)
+	return BF16ToFloat32(max(m, absMaxGo(bf16[n:])))
+}
+
+// absMaxGo keeps sixteen running maxima.
+func absMaxGo(bf16 []byte) uint16 {
+	var a, b, c, d uint64
+	for len(bf16) >= 32 {
+		w := (*[32]byte)(bf16)
+		a = max4(a, binary.LittleEndian.Uint64(w[0:])&magnitudes)
+		b = max4(b, binary.LittleEndian.Uint64(w[8:])&magnitudes)
+		c = max4(c, binary.LittleEndian.Uint64(w[16:])&magnitudes)
+		d = max4(d, binary.LittleEndian.Uint64(w[24:])&magnitudes)
+		bf16 = bf16[32:]
+	}
+	return max(foldMax(max4(max4(a, b), max4(c, d))), maxMagnitude(bf16))
+}
 
 // FirstNonFinite returns the index of the first element that is infinite or NaN.
 func FirstNonFinite(bf16 []byte) (index int, ok bool) {

@@ -118,3 +118,21 @@ func TestLadderExists(t *testing.T) {
 		}
 	}
 }
+
+// TestAbsMaxEqualsReference includes lengths around the kernels' blocks and the maximum at every place.
+func TestAbsMaxEqualsReference(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for name, bf16 := range awkward() {
+			require.Equal(t, maxMagnitude(bf16), Float32ToBF16(AbsMax(bf16)), name)
+		}
+		for _, n := range []int{0, 2, 16, 30, 32, 254, 256, 258, 512, 770, 1024, 1600} {
+			bf16 := generate("gauss", 3, n/2, 0)
+			require.Equal(t, maxMagnitude(bf16), Float32ToBF16(AbsMax(bf16)), n)
+			for i := 0; i < n; i += 2 {
+				b := append([]byte(nil), bf16...)
+				binary.LittleEndian.PutUint16(b[i:], 0xc123)
+				require.Equal(t, BF16ToFloat32(0x4123), AbsMax(b), "%d of %d", i, n)
+			}
+		}
+	})
+}

@@ -1,0 +1,64 @@
+// Command _generate writes the amd64 assembly of package quant: see the go:generate line in quant/generate.go.
+//
+// It is a module of its own, so that nobody who builds lagquant fetches the assembler. Only VEX and EVEX encodings are used: one legacy SSE
+// instruction after a use of the upper register halves costs half the speed of a kernel.
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"   //nolint: the assembler's own style
+	. "github.com/mmcloughlin/avo/operand" //nolint
+)
+
+// Offsets in kernelTables; a test compares them with the Go struct.
+const (
+	tableRise       = 0
+	tableRow        = 128
+	tableLow        = 256
+	tableHigh       = 384
+	tableOrigin     = 512
+	tableStairCode  = 768
+	tableMultiplier = 784
+	tableFactor     = 788
+	tableLower      = 792
+	tableZeroScale  = 796
+	tableDivide     = 800
+	tableBF16       = 804
+)
+
+// ahead is how far the kernels prefetch, in bytes; 2 to 8 KB measured alike, less and more slower.
+const ahead = 4096
+
+func main() {
+	ConstraintExpr("amd64,!noasm")
+	scans()
+	quantizeAVX512()
+	Generate()
+}
+
+var constants = map[string]Mem{}
+
+// bytes returns a read-only 64-byte constant, made from a function of the byte's index.
+func bytes(name string, f func(i int) byte) Mem {
+	if m, ok := constants[name]; ok {
+		return m
+	}
+	m := GLOBL("quant_"+name, 8|16) // RODATA|NOPTR
+	for i := 0; i < 64; i += 8 {
+		var v uint64
+		for j := range 8 {
+			v |= uint64(f(i+j)) << (8 * j)
+		}
+		DATA(i, U64(v))
+	}
+	constants[name] = m
+	return m
+}
+
+// dword returns a read-only constant of 16 equal dwords.
+func dword(v uint32) Mem {
+	return bytes(fmt.Sprintf("dword%08x", v), func(i int) byte { return byte(v >> (8 * (i % 4))) })
+}
+
+func word(v uint16) Mem { return dword(uint32(v)<<16 | uint32(v)) }
