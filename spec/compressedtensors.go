@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -156,21 +157,34 @@ func (f *fields) args(n *node, key, what string) *Args {
 		Observer:   f.text(v, "observer", ""),
 		ScaleDType: f.text(v, "scale_dtype", ""),
 	}
+	if a.Strategy == "" {
+		a.Strategy = defaultStrategy(a.GroupSize)
+	}
 	grouped := a.Strategy == "group" || a.Strategy == "tensor_group"
 	switch {
+	case !slices.Contains(strategies, a.Strategy):
+		f.fail("%s: strategy %q is not known, expected one of %v", what, a.Strategy, strategies)
 	case a.GroupSize < -1:
 		f.fail("%s: group_size is %d, expected a positive number or -1", what, a.GroupSize)
-	case a.Strategy == "":
-		a.Strategy = map[bool]string{true: "group", false: "tensor"}[a.GroupSize > 0]
-		if a.GroupSize == -1 {
-			a.Strategy = "channel"
-		}
 	case grouped != (a.GroupSize > 0):
 		f.fail("%s: strategy %s does not go with group_size %d", what, a.Strategy, a.GroupSize)
 	case a.Dynamic == DynamicLocal && a.Strategy != "tensor_group":
 		f.fail("%s: dynamic is local under strategy %s, expected tensor_group", what, a.Strategy)
 	}
 	return a
+}
+
+var strategies = []string{"tensor", "channel", "group", "block", "token", "tensor_group", "attn_head"}
+
+// defaultStrategy is what the library infers where none is given.
+func defaultStrategy(groupSize int) string {
+	switch {
+	case groupSize > 0:
+		return "group"
+	case groupSize < 0:
+		return "channel"
+	}
+	return "tensor"
 }
 
 func (f *fields) dynamic(n *node, what string) Dynamic {

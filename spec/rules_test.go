@@ -11,19 +11,44 @@ import (
 	"github.com/lagquant/lagquant/internal/fault"
 )
 
-// compressed-tensors' own matcher decides; testdata/gen/spec_rules.py asked it.
-func TestRulesMatchAsTheLibraryDoes(t *testing.T) {
-	var golden struct {
-		Modules [][2]string
-		Cases   []struct {
-			Targets, Ignore []string
-			First, Ignored  []int
-		}
+// ruleGolden is what testdata/gen/spec_rules.py was told by compressed-tensors' own matcher and by Python's fnmatch.
+type ruleGolden struct {
+	Modules [][2]string
+	Cases   []struct {
+		Targets, Ignore []string
+		First, Ignored  []int
 	}
+	Globs [][2]json.RawMessage
+}
+
+func readRuleGolden(t *testing.T) (golden ruleGolden) {
 	raw, err := os.ReadFile("testdata/rules.json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(raw, &golden))
 	require.NotEmpty(t, golden.Cases)
+	require.NotEmpty(t, golden.Globs)
+	return golden
+}
+
+func TestGlobsMatchAsFnmatchDoes(t *testing.T) {
+	golden := readRuleGolden(t)
+	for _, g := range golden.Globs {
+		var glob string
+		var matches []int
+		require.NoError(t, json.Unmarshal(g[0], &glob))
+		require.NoError(t, json.Unmarshal(g[1], &matches))
+		set, err := newRuleSet([]string{glob}, globRule)
+		require.NoError(t, err, glob)
+		for i, m := range golden.Modules {
+			ok, err := set.any(m[0], Linear)
+			require.NoError(t, err)
+			require.Equal(t, matches[i] == 1, ok, "%q on %s", glob, m[0])
+		}
+	}
+}
+
+func TestRulesMatchAsTheLibraryDoes(t *testing.T) {
+	golden := readRuleGolden(t)
 	for _, c := range golden.Cases {
 		q := &QuantConfig{Method: CompressedTensors, Ignore: c.Ignore}
 		for i, target := range c.Targets { // a group each, so that the group tells which target decided

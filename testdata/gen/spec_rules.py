@@ -1,8 +1,10 @@
-"""Writes spec/testdata/rules.json: which targets match which modules, and which modules are ignored, by compressed-tensors' own matcher.
+"""Writes spec/testdata/rules.json: which targets match which modules, and which modules are ignored, by compressed-tensors' own matcher; and which file
+name patterns, as ModelOpt's configs have them, match by Python's fnmatch.
 
 Run from the root of the repository with compressed-tensors installed (0.14.0.1 and 0.19.0 give the same file; --no-deps is enough, since the matcher needs
 of torch only a few classes, which are stood in for): python testdata/gen/spec_rules.py
 """
+import fnmatch
 import importlib.util
 import json
 import os
@@ -73,6 +75,10 @@ CASES = [  # targets, ignore
     (["re:model.layers.(4|47).mlp.experts.\\d+.[a-z_]+$"], ["re:.*\\.up_proj"]),
     ([], []),
 ]
+GLOBS = [
+    "lm_head", "*lm_head", "lm_head*", "*.mlp.gate", "*.mlp.gate*", "model.layers.4*", "model.layers.4.*", "model.layers.?.mlp.gate", "model.layers.4[0-4].*",
+    "model.layers.[!4]*", "model.layers.[4.*", "*[]x]*", "*[!]]*", "model.layers.4\\.mlp*", "*+*", "(*)", "", "*", "**gate**", "model.layers.[0-].*", "*[^m]lp*",
+]
 
 
 def row(targets, ignore):
@@ -86,4 +92,6 @@ def row(targets, ignore):
 
 
 with open("spec/testdata/rules.json", "w") as f:
-    f.write('{"modules": ' + json.dumps(MODULES) + ',\n"cases": [\n' + ",\n".join(row(t, i) for t, i in CASES) + "\n]}\n")
+    f.write('{"modules": ' + json.dumps(MODULES) + ',\n"cases": [\n' + ",\n".join(row(t, i) for t, i in CASES) + "\n],\n")
+    globs = [json.dumps([g, [int(fnmatch.fnmatchcase(name, g)) for name, _ in MODULES]]) for g in GLOBS]
+    f.write('"globs": [\n' + ",\n".join(globs) + "\n]}\n")
