@@ -57,7 +57,6 @@ type expertCache struct {
 	classes map[int]*expertClass // by the bytes of an expert
 
 	hits, reads int64
-	bytesRead   int64
 }
 
 type expertClass struct {
@@ -103,7 +102,6 @@ func (c *expertCache) touch(e *expert) (load bool) {
 		return false
 	}
 	c.reads++
-	c.bytesRead += int64(e.class.size)
 	e.class.makeRoom()
 	if e.buf = e.class.spare; e.buf == nil {
 		e.buf = make([]byte, e.class.size)
@@ -161,6 +159,7 @@ func (s *Session) fetch(wave []*expert) error {
 		}
 		if cache.touch(e) {
 			s.loads = append(s.loads, e)
+			s.Stats.FileBytes += int64(e.class.size)
 		}
 	}
 	return s.load()

@@ -136,6 +136,13 @@ func contextError(positions, context int) error {
 // Position returns the number of tokens in the session.
 func (s *Session) Position() int { return s.position }
 
+// Snapshot returns the session's statistics, with those of the expert cache, which all sessions share.
+func (s *Session) Snapshot() Stats {
+	cache := &s.model.shared.cache
+	s.Stats.ExpertHits, s.Stats.ExpertReads = cache.hits, cache.reads
+	return s.Stats
+}
+
 // Truncate forgets the tokens from position on. Only what the last chunk added can be forgotten: sliding layers keep no more.
 func (s *Session) Truncate(position int) { s.position = min(max(position, 0), s.position) }
 
