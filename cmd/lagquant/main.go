@@ -11,12 +11,14 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-func main() {
+func main() { os.Exit(process()) }
+
+// process runs the command line of the process until it ends or a signal stops it.
+func process() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	code := run(ctx, os.Args[1:], newTerminal(os.Stdout, os.Stderr))
-	stop()
-	os.Exit(code)
+	return run(ctx, os.Args[1:], newTerminal(os.Stdout, os.Stderr))
 }
 
 // run does what the words of a command line ask for and returns the exit code.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,12 +19,22 @@ import (
 	"github.com/lagquant/lagquant/testdata/goldens"
 )
 
-// asCommand makes the test binary the command itself, for tests that need a process of their own.
-const asCommand = "LAGQUANT_TEST_AS_COMMAND"
+// asCommand makes the test binary the command itself, for tests that need a process of their own; peakFile has it leave its peak memory
+// in a file.
+const (
+	asCommand = "LAGQUANT_TEST_AS_COMMAND"
+	peakFile  = "LAGQUANT_TEST_PEAK_FILE"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
-		main()
+		code := process()
+		if path := os.Getenv(peakFile); path != "" {
+			if err := os.WriteFile(path, []byte(strconv.FormatInt(peakMemory(), 10)), 0o644); err != nil {
+				panic(err)
+			}
+		}
+		os.Exit(code)
 	}
 	testscript.Main(m, map[string]func(){"lagquant": main})
 }
@@ -62,6 +73,16 @@ func command(args ...string) *exec.Cmd {
 	c := exec.Command(os.Args[0], args...)
 	c.Env = append(os.Environ(), asCommand+"=1")
 	return c
+}
+
+// peakOf reads what a command left in its peak file.
+func peakOf(t *testing.T, path string) int64 {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	peak, err := strconv.ParseInt(string(b), 10, 64)
+	require.NoError(t, err)
+	return peak
 }
 
 func digests(t *testing.T, dir string) map[string]string {
