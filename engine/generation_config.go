@@ -17,7 +17,7 @@ const generationConfigFile = "generation_config.json"
 type GenerationConfig struct {
 	BOS, PAD           int32           // -1: not given
 	EOS                []int32         // generation stops at any of them
-	Sampling           SamplingOptions // what the model card recommends; greedy where do_sample is absent or false
+	Sampling           SamplingOptions // what its makers recommend, checked by NewSampler; greedy where do_sample is absent or false
 	ChatTemplateKwargs map[string]any  // default_chat_template_kwargs, such as enable_thinking
 }
 
@@ -78,9 +78,6 @@ func (g *GenerationConfig) read(data []byte, sampling bool) error {
 	g.ChatTemplateKwargs = file.ChatTemplateKwargs
 	if file.DoSample {
 		g.Sampling = file.sampling()
-	}
-	if err := g.Sampling.check(); err != nil {
-		return &fault.Error{Kind: fault.Refused, Problem: err.Error(), Err: err}
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ type merge struct {
 	id   int32
 }
 
-func pair(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
+func mergeKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
 // symbol is an element of the doubly linked list that a word is while it is merged. id -1: swallowed by its left neighbour.
 type symbol struct {
@@ -94,7 +94,7 @@ func (m *bpe) mergeAll() {
 		}
 		right := &m.symbols[left.next]
 		// The pair may have changed since it was queued. The reference compares what it would become, not which pair it was.
-		if now, ok := m.merges[pair(left.id, right.id)]; !ok || now.id != c.id {
+		if now, ok := m.merges[mergeKey(left.id, right.id)]; !ok || now.id != c.id {
 			continue
 		}
 		left.id, right.id = c.id, -1
@@ -114,7 +114,7 @@ func (m *bpe) offer(i int32) {
 	if s.next < 0 {
 		return
 	}
-	if to, ok := m.merges[pair(s.id, m.symbols[s.next].id)]; ok {
+	if to, ok := m.merges[mergeKey(s.id, m.symbols[s.next].id)]; ok {
 		m.queue.push(candidate{merge: to, at: i})
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"math"
 	"strings"
 
-	"golang.org/x/text/unicode/norm"
-
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/internal/pyre"
 )
@@ -113,10 +111,11 @@ func parseTokenizer(data []byte) (*Tokenizer, error) {
 			return nil, err
 		}
 	}
-	if err := t.readModel(file.Model); err != nil {
+	vocab, err := t.readModel(file.Model)
+	if err != nil {
 		return nil, err
 	}
-	return t, t.readAddedTokens(file.AddedTokens)
+	return t, t.readAddedTokens(file.AddedTokens, vocab)
 }
 
 func decodeJSON(data []byte, into any, what string) error {
@@ -319,31 +318,31 @@ func readDecoder(s stepJSON) error {
 	return unknownStep("decoder", s.Type)
 }
 
-func (t *Tokenizer) readModel(raw json.RawMessage) error {
+func (t *Tokenizer) readModel(raw json.RawMessage) (vocab map[string]int64, err error) {
 	var m modelJSON
 	if err := decodeJSON(raw, &m, "model"); err != nil {
-		return err
+		return nil, err
 	}
 	switch {
 	case m.Type != "BPE" && m.Type != "": // old files have no type
-		return unknownStep("model", m.Type)
+		return nil, unknownStep("model", m.Type)
 	case m.ByteFallback:
-		return unknownStep("model", "byte_fallback")
+		return nil, unknownStep("model", "byte_fallback")
 	case m.SubwordMark != "":
-		return unknownStep("model", "continuing_subword_prefix")
+		return nil, unknownStep("model", "continuing_subword_prefix")
 	case m.WordEndMark != "":
-		return unknownStep("model", "end_of_word_suffix")
+		return nil, unknownStep("model", "end_of_word_suffix")
 	case m.Dropout != 0:
-		return unknownStep("model", "dropout")
+		return nil, unknownStep("model", "dropout")
 	case len(m.Vocab) == 0 || len(m.Merges) > math.MaxInt32:
-		return refuseTokenizer("model: has %d tokens and %d merges", len(m.Vocab), len(m.Merges))
+		return nil, refuseTokenizer("model: has %d tokens and %d merges", len(m.Vocab), len(m.Merges))
 	}
 	if err := t.readVocab(m.Vocab); err != nil {
-		return err
+		return nil, err
 	}
 	t.model.ignoreMerges = m.IgnoreMerges
 	t.model.cache = map[string][]int32{}
-	return t.readMerges(m.Vocab, m.Merges)
+	return m.Vocab, t.readMerges(m.Vocab, m.Merges)
 }
 
 func (t *Tokenizer) readVocab(vocab map[string]int64) error {
@@ -386,12 +385,12 @@ func (t *Tokenizer) readMerges(vocab map[string]int64, merges []mergeJSON) error
 				return refuseTokenizer("model: merge %d (%.40q, %.40q): %.40q is not in the vocabulary", rank, m[0], m[1], token)
 			}
 		}
-		t.model.merges[pair(int32(vocab[m[0]]), int32(vocab[m[1]]))] = merge{rank: int32(rank), id: int32(vocab[m[0]+m[1]])}
+		t.model.merges[mergeKey(int32(vocab[m[0]]), int32(vocab[m[1]]))] = merge{rank: int32(rank), id: int32(vocab[m[0]+m[1]])}
 	}
 	return nil
 }
 
-func (t *Tokenizer) readAddedTokens(added []addedToken) error {
+func (t *Tokenizer) readAddedTokens(added []addedToken, vocab map[string]int64) error {
 	t.added.ids = make(map[string]int32, len(added))
 	for _, a := range added {
 		if a.Content == "" {
@@ -400,24 +399,25 @@ func (t *Tokenizer) readAddedTokens(added []addedToken) error {
 		if a.ID < 0 || a.ID >= maxTokenID {
 			return refuseTokenizer("added token %.40q has id %d, expected 0 to %d", a.Content, a.ID, maxTokenID-1)
 		}
+		if id, ok := vocab[a.Content]; ok && id != int64(a.ID) {
+			return refuseTokenizer("added token %.40q has id %d, and %d in the vocabulary", a.Content, a.ID, id)
+		}
 		for int(a.ID) >= len(t.tokens) {
 			t.tokens = append(t.tokens, "")
 		}
-		text, _ := symbolBytes(a.Content)
+		finder, content := &t.added.raw, a.Content
+		if a.Normalized {
+			finder, content = &t.added.normalized, t.normalize(a.Content)
+		}
+		text, _ := symbolBytes(content)
 		if known := t.tokens[a.ID]; known != "" && known != text {
 			return refuseTokenizer("added token %.40q has id %d, which stands for %.40q", a.Content, a.ID, known)
 		}
+		finder.add(content, a)
 		t.tokens[a.ID] = text
 		t.added.ids[a.Content] = a.ID
-		if a.Special {
+		if a.Special && content == a.Content { // the reference looks for the text as normalized among the texts as written
 			t.special[a.ID] = true
-		}
-		if !a.Normalized {
-			t.added.raw.add(a.Content, a)
-		} else if t.nfc {
-			t.added.normalized.add(norm.NFC.String(a.Content), a)
-		} else {
-			t.added.normalized.add(a.Content, a)
 		}
 	}
 	return nil

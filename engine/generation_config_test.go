@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/testdata/goldens"
+)
+
+func TestGenerationConfigOfTheTinyModel(t *testing.T) {
+	g, err := LoadGenerationConfig(filepath.Join(goldens.TinyLaguna(t), "nvfp4-0801"))
+	require.NoError(t, err)
+	require.Equal(t, &GenerationConfig{
+		BOS: 2, PAD: 9, EOS: []int32{2, 24},
+		Sampling:           SamplingOptions{Temperature: 1, TopK: 20, TopP: 1, RepetitionPenalty: 1},
+		ChatTemplateKwargs: map[string]any{"enable_thinking": true},
+	}, g)
+	require.True(t, g.ThinksByDefault())
+	require.True(t, g.Stops(24))
+	require.False(t, g.Stops(23))
+}
+
+func TestGenerationConfigForms(t *testing.T) {
+	load := func(generation, config string) (*GenerationConfig, error) {
+		dir := t.TempDir()
+		for file, text := range map[string]string{"generation_config.json": generation, "config.json": config} {
+			if text != "" {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
+			}
+		}
+		return LoadGenerationConfig(dir)
+	}
+	greedy := GreedyOptions()
+	for _, c := range []struct {
+		generation, config string
+		expected           GenerationConfig
+	}{
+		{"", "", GenerationConfig{BOS: -1, PAD: -1, Sampling: greedy}},
+		{`{"eos_token_id": 7}`, `{"eos_token_id": [1], "bos_token_id": 3}`, GenerationConfig{BOS: 3, PAD: -1, EOS: []int32{7}, Sampling: greedy}},
+		{`{"eos_token_id": null, "temperature": 0.5}`, `{"eos_token_id": [2, 24]}`, GenerationConfig{BOS: -1, PAD: -1, EOS: []int32{2, 24}, Sampling: greedy}},
+		{
+			`{"do_sample": true, "top_p": 0.9, "min_p": 0.02}`, "",
+			GenerationConfig{BOS: -1, PAD: -1, Sampling: SamplingOptions{Temperature: 1, TopK: 50, TopP: 0.9, MinP: 0.02, RepetitionPenalty: 1}},
+		},
+	} {
+		g, err := load(c.generation, c.config)
+		require.NoError(t, err)
+		require.Equal(t, &c.expected, g)
+	}
+	for text, problem := range map[string]string{
+		`{"eos_token_id": "x"}`: `generation_config.json: eos_token_id: found "x", expected an id or a list of ids`,
+		`{`:                     "generation_config.json: file: unexpected end of JSON input",
+	} {
+		_, err := load(text, "")
+		require.EqualError(t, err, problem)
+		require.Equal(t, fault.Refused, fault.KindOf(err))
+	}
+}
