@@ -149,8 +149,11 @@ func TestNarrowedRules(t *testing.T) {
 		{`"Linear"`, expertsOf(all, 1), ``},
 		{`"model.layers.5.mlp.experts.0.up_proj",  "model.layers.6.mlp.experts.0.up_proj"`, []string{"model.layers.5.mlp.experts.0.up_proj"}, `"model.layers.6.mlp.experts.0.up_proj"`},
 		// Experts of one layer in part: names, since an expression for the number of an expert would be a riddle.
-		{`"re:.*layers\\.5\\.mlp\\.experts\\..*up_proj"`, []string{"model.layers.5.mlp.experts.1.up_proj"},
-			`"model.layers.5.mlp.experts.0.up_proj","model.layers.5.mlp.experts.2.up_proj"`},
+		{
+			`"re:.*layers\\.5\\.mlp\\.experts\\..*up_proj"`,
+			[]string{"model.layers.5.mlp.experts.1.up_proj"},
+			`"model.layers.5.mlp.experts.0.up_proj","model.layers.5.mlp.experts.2.up_proj"`,
+		},
 		{`"re:(?!.*self_attn).*layers\\.4[0-7]\\.mlp\\.experts"`, expertsOf(all, 40), `"re:(?!.*self_attn).*layers\\.4[1-7]\\.mlp\\.experts"`},
 	} {
 		config := func(rules string) string {
