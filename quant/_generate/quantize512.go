@@ -10,7 +10,9 @@ import (
 
 const blockGroups = 64
 
-// quantizeAVX512 takes blocks of 64 groups in two passes: group maxima and scales, then codes. It needs AVX-512 F, BW, DQ and VBMI.
+// quantizeAVX512 takes blocks of 64 groups in two passes: group maxima and scales, then codes. It needs AVX-512 F, BW, DQ, VL and VBMI.
+// Each pass prefetches one half of a later block, since memory must not pause while the second pass computes: from memory that gave 72 % of
+// the read rate on a Xeon (model 207), against 66 % with all of it in the second pass and 60 % in the first.
 func quantizeAVX512() {
 	TEXT("quantizeAVX512", NOSPLIT, "func(k, packed, scales, bf16 *byte, blocks int) int")
 	Doc("quantizeAVX512 quantizes blocks of 64 groups and returns how many it did: it stops before a block with a scale far beyond 448.")
@@ -86,11 +88,14 @@ func quantizeAVX512() {
 	LEAQ(origins, at)
 	rows := GP64()
 	LEAQ(origins.Offset(128), rows)
+	prefetch := GP64()
+	LEAQ(Mem{Base: bf16, Disp: 1024 + ahead}, prefetch)
 	Label("codes")
 	for pair := range 2 {
 		var words [2]reg.VecVirtual
 		for i := range words {
 			v := 2*pair + i
+			PREFETCHT0(Mem{Base: prefetch, Disp: 64 * v})
 			// unpacking left the origins of groups 0-7 of each sixteen in the first half, of 8-15 in the second
 			words[i] = c.codes(bf16, v*128, Mem{Base: at, Disp: v/2*64 + v%2*8}, Mem{Base: rows, Disp: 4 * v})
 		}
@@ -100,6 +105,7 @@ func quantizeAVX512() {
 	}
 	ADDQ(Imm(128), packed)
 	ADDQ(U32(512), bf16)
+	ADDQ(U32(256), prefetch)
 	ADDQ(Imm(16), at)
 	ADDQ(Imm(16), rows)
 	DECQ(quarter)
@@ -120,11 +126,9 @@ func maxima512(bf16 reg.Register, at int, magnitudes Op) reg.VecVirtual {
 	var m [4]reg.VecVirtual
 	for i := range m {
 		a, b, t := ZMM(), ZMM(), ZMM()
-		for j, r := range []reg.VecVirtual{a, b} {
-			disp := at + 128*i + 64*j
-			PREFETCHT0(Mem{Base: bf16, Disp: disp + ahead})
-			VPANDQ(Mem{Base: bf16, Disp: disp}, magnitudes, r)
-		}
+		PREFETCHT0(Mem{Base: bf16, Disp: at/2 + 64*i + ahead})
+		VPANDQ(Mem{Base: bf16, Disp: at + 128*i}, magnitudes, a)
+		VPANDQ(Mem{Base: bf16, Disp: at + 128*i + 64}, magnitudes, b)
 		VSHUFI64X2(Imm(0x88), b, a, t)
 		VSHUFI64X2(Imm(0xdd), b, a, a)
 		VPMAXUW(a, t, t)
