@@ -3,6 +3,8 @@ package safetensors
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,6 +57,30 @@ func BenchmarkNewLayout(b *testing.B) {
 			if _, err := NewLayout(shard, map[string]string{"format": "pt"}); err != nil {
 				b.Fatal(err)
 			}
+		}
+	}
+}
+
+// BenchmarkOpenCheckpoint opens the same checkpoint as sparse files with an index.
+func BenchmarkOpenCheckpoint(b *testing.B) {
+	dir := b.TempDir()
+	index := []byte(`{"weight_map":{`)
+	for i, shard := range nvfp4Shards() {
+		l, err := NewLayout(shard, nil)
+		require.NoError(b, err)
+		name := fmt.Sprintf("model-%05d-of-00049.safetensors", i+1)
+		require.NoError(b, os.WriteFile(filepath.Join(dir, name), l.Prefix(), 0o644))
+		require.NoError(b, os.Truncate(filepath.Join(dir, name), l.Size()))
+		for _, t := range shard {
+			index = append(appendString(index, t.Name), ':')
+			index = append(appendString(index, name), ',')
+		}
+	}
+	require.NoError(b, os.WriteFile(filepath.Join(dir, IndexName), append(trimComma(index), "}}"...), 0o644))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := OpenCheckpoint(dir); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	oracle "github.com/nlpodyssey/safetensors"
+	nlpodyssey "github.com/nlpodyssey/safetensors"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,11 +26,11 @@ func FuzzReadHeader(f *testing.F) {
 	seedFiles(f)
 	f.Fuzz(func(t *testing.T, file []byte) {
 		h, err := read(t, file)
-		if err != nil || !oracleKnows(h.Tensors) {
+		if err != nil || !nlpodysseyKnows(h.Tensors) {
 			return
 		}
 		require.NoError(t, compareReadings(h, file))
-		n, metadata, err := oracle.ReadMetadata(file)
+		n, metadata, err := nlpodyssey.ReadMetadata(file)
 		require.NoError(t, err)
 		require.EqualValues(t, h.DataStart, n+8)
 		require.Equal(t, len(h.Metadata), len(metadata.Metadata()))
@@ -40,9 +40,9 @@ func FuzzReadHeader(f *testing.F) {
 	})
 }
 
-func oracleKnows(tensors []Tensor) bool {
+func nlpodysseyKnows(tensors []Tensor) bool {
 	return !slices.ContainsFunc(tensors, func(t Tensor) bool {
-		_, err := oracle.ParseDType(string(t.DType))
+		_, err := nlpodyssey.ParseDType(string(t.DType))
 		return err != nil
 	})
 }
@@ -65,7 +65,7 @@ func FuzzHeaderJSON(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if oracleKnows(h.Tensors) {
+		if nlpodysseyKnows(h.Tensors) {
 			require.NoError(t, compareReadings(h, file))
 		}
 		checkRoundTrip(t, h)

@@ -28,6 +28,7 @@ var refused = []struct {
 	{"pickle-4", ErrPickle, "", "this is a Python pickle (protocol 4) and not a safetensors file"},
 	{"header-too-large", ErrHeaderTooLarge, "", "the header would have 100000001 bytes, expected at most 100000000"},
 	{"header-beyond-file", ErrHeaderBeyondFile, "", "the header would have 1000 bytes, but only 2 follow in the file"},
+	{"header-beyond-file-by-one", ErrHeaderBeyondFile, "", "the header would have 3 bytes, but only 2 follow in the file"},
 	{"header-no-bytes", ErrHeaderStart, "", `the header starts with "", expected {`},
 	{"header-array", ErrHeaderStart, "", `the header starts with "[", expected {`},
 	{"header-bom", ErrHeaderStart, "", `the header starts with "\xef", expected {`},

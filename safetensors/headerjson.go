@@ -9,7 +9,7 @@ const metadataKey = "__metadata__"
 
 // headerParser turns the JSON of a header into tensors in the order of the text.
 //
-// It refuses what the reference refuses, and three things that the reference lets pass: equal names, which the format forbids; keys of an
+// It refuses what the reference refuses, and a few things that the reference lets pass: equal names, which the format forbids; keys of an
 // entry other than the three, since a rewritten file could not keep them; an entry written as an array.
 type headerParser struct {
 	scanner
@@ -17,14 +17,13 @@ type headerParser struct {
 	at       []int          // where each tensor's name stands, for messages
 	index    map[string]int // of tensors, by name
 	metadata map[string]string
-	seenMeta int         // where __metadata__ stands, -1: not met
-	dims     []uint64    // arena from which the shapes are cut
-	tensor   Tensor      // being read
-	fields   entryFields // of the tensor being read
+	seenMeta int      // where __metadata__ stands, -1: not met
+	dims     []uint64 // arena from which the shapes are cut
+	tensor   Tensor   // being read
+	keysAt   [3]int   // where each of entryKeys stands in the entry being read, -1: not met
 }
 
-// entryFields says where the three keys of an entry stand, -1: not met.
-type entryFields struct{ dtype, shape, offsets int }
+var entryKeys = [3]string{"dtype", "shape", "data_offsets"}
 
 // shortestEntry is the least that a tensor takes in a header, so that a header of nothing but keys cannot claim much memory.
 const shortestEntry = len(`"":{"dtype":"","shape":[],"data_offsets":[0,0]}`)
@@ -94,17 +93,12 @@ func (p *headerParser) parseTensor(name string, at int) error {
 		return p.fail(ErrEntry, p.pos, "the tensor's entry is not an object")
 	}
 	p.tensor = Tensor{Name: name}
-	p.fields = entryFields{-1, -1, -1}
+	p.keysAt = [3]int{-1, -1, -1}
 	if err := p.object(p.parseField); err != nil {
 		return err
 	}
-	for _, field := range []struct {
-		name string
-		at   int
-	}{{"dtype", p.fields.dtype}, {"shape", p.fields.shape}, {"data_offsets", p.fields.offsets}} {
-		if field.at < 0 {
-			return p.fail(ErrEntry, at, "the tensor's entry lacks %q", field.name)
-		}
+	if i := slices.Index(p.keysAt[:], -1); i >= 0 {
+		return p.fail(ErrEntry, at, "the tensor's entry lacks %q", entryKeys[i])
 	}
 	p.index[name] = len(p.tensors)
 	p.tensors = append(p.tensors, p.tensor)
@@ -113,21 +107,14 @@ func (p *headerParser) parseTensor(name string, at int) error {
 }
 
 func (p *headerParser) parseField(key string, at int) error {
-	var seen *int
-	switch key {
-	case "dtype":
-		seen = &p.fields.dtype
-	case "shape":
-		seen = &p.fields.shape
-	case "data_offsets":
-		seen = &p.fields.offsets
-	default:
+	i := slices.Index(entryKeys[:], key)
+	if i < 0 {
 		return p.fail(ErrEntry, at, "unknown key %q, expected dtype, shape and data_offsets alone", key)
 	}
-	if *seen >= 0 {
-		return p.duplicate(key, *seen, at)
+	if first := p.keysAt[i]; first >= 0 {
+		return p.duplicate(key, first, at)
 	}
-	*seen = at
+	p.keysAt[i] = at
 	var err error
 	switch key {
 	case "dtype":

@@ -53,26 +53,39 @@ func cacheDir() (string, error) {
 	return filepath.Join(home, ".cache", "huggingface", "hub"), err
 }
 
-// splitSnapshot finds cache, repository and revision in the path of a snapshot or of something inside one.
-func splitSnapshot(abs string) (cache, repo, revision string, ok bool) {
-	for dir := abs; ; {
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			return "", "", "", false
-		}
+// place is where in a cache a snapshot lies; empty for a folder that is in none.
+type place struct{ cache, repo, revision string }
+
+// findSnapshot places a folder by its path, or by the path that its links lead to.
+func findSnapshot(dir string) place {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return place{}
+	}
+	if at := splitSnapshot(abs); at.repo != "" {
+		return at
+	}
+	if abs, err = filepath.EvalSymlinks(abs); err != nil {
+		return place{}
+	}
+	return splitSnapshot(abs)
+}
+
+// splitSnapshot places a snapshot, or something inside one, by its path alone.
+func splitSnapshot(abs string) place {
+	for dir, parent := abs, filepath.Dir(abs); dir != parent; dir, parent = parent, filepath.Dir(parent) {
 		repoDir := filepath.Dir(parent)
 		name, isRepo := strings.CutPrefix(filepath.Base(repoDir), modelsPrefix)
-		if filepath.Base(parent) == snapshotsName && isRepo {
-			return filepath.Dir(repoDir), strings.Replace(name, "--", "/", 1), filepath.Base(dir), true
+		if isRepo && filepath.Base(parent) == snapshotsName {
+			return place{filepath.Dir(repoDir), strings.Replace(name, "--", "/", 1), filepath.Base(dir)}
 		}
-		dir = parent
 	}
+	return place{}
 }
 
 // cachedRepo is a repository in a cache, and what the user typed to name a revision of it.
 type cachedRepo struct {
 	typed     string
-	cache     string
 	name      string // org/name
 	dir       string
 	snapshots []string // commits, sorted
@@ -80,7 +93,7 @@ type cachedRepo struct {
 
 // openRepo fails around errNoRepo where the cache does not have the repository.
 func openRepo(typed, cache, name string) (*cachedRepo, error) {
-	r := &cachedRepo{typed: typed, cache: cache, name: name, dir: filepath.Join(cache, modelsPrefix+strings.ReplaceAll(name, "/", "--"))}
+	r := &cachedRepo{typed: typed, name: name, dir: filepath.Join(cache, modelsPrefix+strings.ReplaceAll(name, "/", "--"))}
 	entries, err := os.ReadDir(filepath.Join(r.dir, snapshotsName))
 	if isMissing(err) {
 		return nil, usage(errors.Join(ErrNoSuchRef, errNoRepo), "download it first, or set HF_HUB_CACHE to the cache that has it",
@@ -150,7 +163,7 @@ func (r *cachedRepo) resolvePrefix(rev string) (Ref, error) {
 }
 
 func (r *cachedRepo) snapshot(commit string) Ref {
-	return Ref{Typed: r.typed, Dir: filepath.Join(r.dir, snapshotsName, commit), Repo: r.name, Revision: commit, cache: r.cache}
+	return Ref{Typed: r.typed, Dir: filepath.Join(r.dir, snapshotsName, commit), Repo: r.name, Revision: commit}
 }
 
 // maxRef is more than any refs file has: a commit has 40 characters.

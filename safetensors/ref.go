@@ -20,8 +20,6 @@ type Ref struct {
 	Dir      string
 	Repo     string
 	Revision string
-
-	cache string // the cache that holds the repository
 }
 
 // String names the checkpoint so that it can be found again: org/name@commit, or the path.
@@ -81,14 +79,18 @@ func resolveBeside(typed string, beside *Ref) (Ref, error) {
 	if !revision.MatchString(typed) {
 		return Ref{}, noSuchFolder(typed)
 	}
-	if beside == nil || beside.Repo == "" {
+	var at place
+	if beside != nil {
+		at = findSnapshot(beside.Dir)
+	}
+	if at.repo == "" {
 		err := noSuchFolder(typed)
 		if !strings.Contains(typed, "/") {
 			err.Hint = "a revision alone needs another checkpoint of the command to lie in a Hugging Face cache; else type org/name@" + typed
 		}
 		return Ref{}, err
 	}
-	repo, err := openRepo(typed, beside.cache, beside.Repo)
+	repo, err := openRepo(typed, at.cache, at.repo)
 	if err != nil {
 		return Ref{}, err
 	}
@@ -141,22 +143,8 @@ func usage(cause error, hint, format string, args ...any) *fault.Error {
 	return &fault.Error{Kind: fault.Usage, Problem: fmt.Sprintf(format, args...), Hint: hint, Err: cause}
 }
 
-// refOfDir tells repository and revision of a folder by its path, or by the path that its links lead to.
+// refOfDir tells repository and revision of a folder by where it lies.
 func refOfDir(dir string) Ref {
-	ref := Ref{Typed: dir, Dir: filepath.Clean(dir)}
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return ref
-	}
-	paths := []string{abs}
-	if real, err := filepath.EvalSymlinks(abs); err == nil {
-		paths = append(paths, real)
-	}
-	for _, p := range paths {
-		if cache, repo, revision, ok := splitSnapshot(p); ok {
-			ref.cache, ref.Repo, ref.Revision = cache, repo, revision
-			break
-		}
-	}
-	return ref
+	at := findSnapshot(dir)
+	return Ref{Typed: dir, Dir: filepath.Clean(dir), Repo: at.repo, Revision: at.revision}
 }

@@ -99,7 +99,7 @@ func TestResolveRefPaths(t *testing.T) {
 	cache := fakeCache(t)
 	for _, name := range []string{"model", "a[b]*", "main", "org/name", "org/name@main", "poolside/Laguna-S", "~x", "x@y"} {
 		require.NoError(t, os.MkdirAll(filepath.FromSlash(name), 0o755))
-		beside := Ref{Repo: lagunaS, cache: cache}
+		beside := Ref{Dir: filepath.Join(cache, "models--poolside--Laguna-S", "snapshots", commitC)}
 		for _, b := range []*Ref{nil, &beside} {
 			ref, err := ResolveRef(name, b)
 			require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestResolveRefPaths(t *testing.T) {
 	t.Chdir(inside)
 	ref, err = ResolveRef(".", nil)
 	require.NoError(t, err)
-	require.Equal(t, Ref{Typed: ".", Dir: ".", Repo: lagunaS, Revision: commitA, cache: cache}, ref)
+	require.Equal(t, Ref{Typed: ".", Dir: ".", Repo: lagunaS, Revision: commitA}, ref)
 	ref, err = ResolveRef("main", &ref)
 	require.NoError(t, err)
 	require.Equal(t, commitC, ref.Revision)
@@ -136,7 +136,7 @@ func TestResolveRefPaths(t *testing.T) {
 
 func TestResolveRefRefuses(t *testing.T) {
 	cache := fakeCache(t)
-	beside := &Ref{Repo: lagunaS, cache: cache}
+	beside := &Ref{Dir: filepath.Join(cache, "models--poolside--Laguna-S", "snapshots", commitC)}
 	known := "the cache has c7a9f1d, feature/x, gone, main, refs/pr/7, v1.0, " + strings.Join([]string{commitA, commitB, commitC}, ", ")
 	writeFile(t, "file", "")
 	for _, c := range []struct {

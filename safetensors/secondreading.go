@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/lagquant/lagquant/internal/fault"
-	"github.com/nlpodyssey/safetensors"
+	nlpodyssey "github.com/nlpodyssey/safetensors"
 )
 
 // SecondReading reads the header of a shard once more with github.com/nlpodyssey/safetensors, a reader that shares no code with this one, over
@@ -17,7 +17,7 @@ import (
 // around ErrNoSecondReader, which is no fault of the file. Where the two disagree it is a *fault.Error around ErrSecondReader.
 func SecondReading(s *Shard) (err error) {
 	for _, t := range s.Header.Tensors {
-		if _, err := safetensors.ParseDType(string(t.DType)); err != nil {
+		if _, err := nlpodyssey.ParseDType(string(t.DType)); err != nil {
 			return fmt.Errorf("%w: %s: %s is %s", ErrNoSecondReader, s.Name, t.Name, t.DType)
 		}
 	}
@@ -42,7 +42,7 @@ func compareReadings(h *Header, file []byte) (err error) {
 			err = &fault.Error{Kind: fault.IO, Problem: fmt.Sprintf("reading the file a second time broke off: %v", r)}
 		}
 	}()
-	n, metadata, err := safetensors.ReadMetadata(file)
+	n, metadata, err := nlpodyssey.ReadMetadata(file)
 	if err != nil {
 		return refuse(ErrSecondReader, "", "nlpodyssey/safetensors refuses what this reader accepts: %v", err)
 	}

@@ -59,6 +59,7 @@ refused = {
     "pickle-4": b"\x80\x04\x95\x20\x00\x00\x00\x00\x00\x00\x00}\x94.",
     "header-too-large": file("{}", n=100_000_001),
     "header-beyond-file": file("{}", n=1000),
+    "header-beyond-file-by-one": file("{}", n=3),
     "header-no-bytes": file(""),
     "header-array": file("[]"),
     "header-bom": file(b"\xef\xbb\xbf{}"),
