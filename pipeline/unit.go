@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -342,8 +343,12 @@ func writeFault(name string, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
+	cause := err
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		cause = p.Err // the path is that of a temporary file
+	}
 	return &fault.Error{
-		Kind: fault.IO, File: name, Problem: fmt.Sprintf("cannot be written: %v", err), Err: err,
+		Kind: fault.IO, File: name, Problem: fmt.Sprintf("cannot be written: %v", cause), Err: err,
 		Hint: "finished shards are kept: mend the cause and run the same command again to go on",
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -46,7 +47,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			return testdata.UnpackTinyLaguna(filepath.Join(e.WorkDir, "tiny"))
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"edit": edit, "cut": cut},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"edit": edit, "cut": cut, "hub": hub, "exits": exits},
 	})
 }
 
@@ -59,6 +60,44 @@ func edit(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("%s: %q stands there %d times", args[0], args[1], n)
 	}
 	ts.Check(os.WriteFile(path, []byte(strings.Replace(string(b), args[1], args[2], 1)), 0o644))
+}
+
+// hub CHECKPOINT CACHE REPO COMMIT REF puts a checkpoint into a Hugging Face cache the way that its client does: files under blobs, links
+// to them in the snapshot, the commit with a newline in refs. A REPO with a "+" in front gets plain files, as on Windows.
+func hub(ts *testscript.TestScript, _ bool, args []string) {
+	repo, plain := strings.CutPrefix(args[2], "+")
+	root := filepath.Join(ts.MkAbs(args[1]), "models--"+strings.ReplaceAll(repo, "/", "--"))
+	snapshot := filepath.Join(root, "snapshots", args[3])
+	for _, dir := range []string{snapshot, filepath.Join(root, "blobs"), filepath.Join(root, "refs")} {
+		ts.Check(os.MkdirAll(dir, 0o755))
+	}
+	ts.Check(os.WriteFile(filepath.Join(root, "refs", args[4]), []byte(args[3]+"\n"), 0o644))
+	entries, err := os.ReadDir(ts.MkAbs(args[0]))
+	ts.Check(err)
+	for _, e := range entries {
+		from := filepath.Join(ts.MkAbs(args[0]), e.Name())
+		if plain {
+			ts.Check(os.Rename(from, filepath.Join(snapshot, e.Name())))
+			continue
+		}
+		blob := args[3][:8] + "-" + e.Name()
+		ts.Check(os.Rename(from, filepath.Join(root, "blobs", blob)))
+		ts.Check(os.Symlink(filepath.Join("..", "..", "blobs", blob), filepath.Join(snapshot, e.Name())))
+	}
+}
+
+// exits CODE COMMAND... runs a command that must end with that code.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	err := ts.Exec(args[1], args[2:]...)
+	code := 0
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exit code %d, expected %s", code, args[0])
+	}
 }
 
 // cut FILE leaves out the last 100 bytes of a file.
