@@ -146,6 +146,7 @@ func TestNarrowedRules(t *testing.T) {
 			`"re:^model\\.layers\\.47\\.self_attn\\.(g_proj|k_proj|o_proj|q_proj|v_proj)$"`},
 		// Other rules exempt the rest already.
 		{`"re:.*self_attn", "re:.*mlp", "re:.*\\.(gate|shared_expert.*)$", "model.layers.0.mlp.gate_proj"`, expertsOf(all, 1), ``},
+		{`"re:.*self_attn", "re:.*layers\\.1\\.", "re:.*\\.(gate|shared_expert.*)$"`, expertsOf(all, 1), `"re:.*self_attn", "re:.*\\.(gate|shared_expert.*)$"`},
 		{`"Linear"`, expertsOf(all, 1), ``},
 		{`"model.layers.5.mlp.experts.0.up_proj",  "model.layers.6.mlp.experts.0.up_proj"`, []string{"model.layers.5.mlp.experts.0.up_proj"}, `"model.layers.6.mlp.experts.0.up_proj"`},
 		// Experts of one layer in part: names, since an expression for the number of an expert would be a riddle.

@@ -43,6 +43,7 @@ const (
 	rule0801      = `"re:^model\\.layers\\.4[0-7]\\.mlp\\.experts(\\..*)?$"`
 )
 
+// lagunaS21 is the config of poolside/Laguna-S-2.1-NVFP4 at revision 07614121 as public tools tell it; the order of its keys is not the vendor's.
 func lagunaS21(t testing.TB) string {
 	t.Helper()
 	b, err := os.ReadFile("testdata/laguna-s-2.1-nvfp4-0722.json")

@@ -75,6 +75,9 @@ func TestPlaces(t *testing.T) {
 	require.Equal(t, []string{"quantization_config", "text_config.quantization_config", "compression_config"}, q.Places)
 	q = parse(t, `{`+at("quantization_config", "first")+`, `+at("quantization_config", "last")+`}`)
 	require.Equal(t, "last", q.Format, "of equal keys Python takes the last")
+	q = parse(t, `{"quantization_config": {"config_groups": {"g": {"targets": ["a"]}, "g": {"targets": ["b"]}}}}`)
+	require.Len(t, q.Groups, 1)
+	require.Equal(t, []string{"b"}, q.Groups[0].Targets)
 }
 
 func TestGroups(t *testing.T) {

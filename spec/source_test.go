@@ -43,6 +43,7 @@ func TestWhatIsNoRoutedExpert(t *testing.T) {
 		"model.layers.1.mlp.experts.e_score_correction_bias", "model.layers.1.mlp.gate.weight", "model.layers.1.mlp.gate.e_score_correction_bias",
 		"model.layers.1.mlp.shared_expert.gate_proj.weight", "model.layers.1.mlp.shared_experts.up_proj.weight", "model.layers.0.mlp.gate_proj.weight",
 		"model.layers.1.self_attn.q_proj.weight", "experts.0.gate_proj.weight", "model.experts.gate", "",
+		"model.layers.01.mlp.experts.0.gate_proj.weight", "model.layers.1.mlp.experts.00.gate_proj.weight", "model.layers.1.mlp.experts.0x1.gate_proj.weight",
 	}
 	for _, config := range []string{`{"model_type":"laguna"}`, `{}`} {
 		s, err := Detect([]byte(config), names[:8])
