@@ -174,6 +174,7 @@ func TestAccepted(t *testing.T) {
 				got, ok := h.Lookup(tensor.Name)
 				require.True(t, ok)
 				require.Equal(t, tensor, got)
+				require.Equal(t, len(got.Shape), cap(got.Shape), "an append to one shape must not reach into the next")
 			}
 			_, ok := h.Lookup("not there")
 			require.False(t, ok)

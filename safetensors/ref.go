@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -33,7 +34,6 @@ func (r Ref) String() string {
 var (
 	repoName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	revision = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
-	drive    = regexp.MustCompile(`^[A-Za-z]:`)
 	remote   = regexp.MustCompile(`^[a-z0-9]+://`)
 )
 
@@ -120,10 +120,9 @@ func resolveInCache(typed, name string, rev *string) (Ref, error) {
 	return repo.resolve(*rev)
 }
 
-// looksLikePath tells what can only be meant as a path, so that it is reported as typed and never looked up as a repository or a revision.
+// looksLikePath tells what can only be meant as a path, so that it is reported as typed: ./main is never the branch main.
 func looksLikePath(typed string) bool {
-	return strings.HasPrefix(typed, ".") || strings.HasPrefix(typed, "~") || strings.HasPrefix(typed, "/") || strings.HasSuffix(typed, "/") ||
-		strings.Contains(typed, `\`) || strings.Contains(typed, "//") || drive.MatchString(typed)
+	return typed != "" && (path.Clean(typed) != typed || strings.HasPrefix(typed, "."))
 }
 
 func isMissing(err error) bool {

@@ -31,6 +31,8 @@ func fakeCache(t *testing.T) string {
 	writeFile(t, filepath.Join(repo, "refs", "gone"), strings.Repeat("9", 40))
 	writeFile(t, filepath.Join(repo, "refs", "c7a9f1d"), commitA) // a branch that looks like a commit: git takes the branch
 	writeFile(t, filepath.Join(repo, "refs", "feature", "x"), commitB)
+	writeFile(t, filepath.Join(cache, "models--org--odd", "snapshots", "local-build", "config.json"), "{}")
+	writeFile(t, filepath.Join(cache, "models--org--odd", "snapshots", "other", "config.json"), "{}")
 	writeFile(t, filepath.Join(cache, "models--org--single", "snapshots", commitA, "config.json"), "{}")
 	writeFile(t, filepath.Join(cache, "models--org--many", "snapshots", commitA, "config.json"), "{}")
 	writeFile(t, filepath.Join(cache, "models--org--many", "snapshots", commitC, "config.json"), "{}")
@@ -76,7 +78,8 @@ func TestResolveRefInTheCache(t *testing.T) {
 		commitB:                              {&beside, commitB},
 		"feature/x":                          {&beside, commitB},
 		"refs/pr/7":                          {&beside, commitB},
-		"org/single":                         {nil, ""},
+		"org/single":                         {nil, commitA},
+		"org/odd@local-build":                {nil, "local-build"},
 		snapshot(commitA):                    {nil, commitA},
 		snapshot(commitA) + "/":              {nil, commitA},
 		snapshot(commitA) + "/../" + commitB: {nil, commitB},
@@ -85,8 +88,8 @@ func TestResolveRefInTheCache(t *testing.T) {
 			ref, err := ResolveRef(typed, c.beside)
 			require.NoError(t, err)
 			require.Equal(t, typed, ref.Typed)
-			if c.commit == "" {
-				require.Equal(t, "org/single@"+commitA, ref.String())
+			if repo, _, _ := strings.Cut(typed, "@"); strings.HasPrefix(repo, "org/") {
+				require.Equal(t, repo+"@"+c.commit, ref.String())
 				return
 			}
 			require.Equal(t, snapshot(c.commit), ref.Dir)
@@ -149,6 +152,12 @@ func TestResolveRefRefuses(t *testing.T) {
 		{"./x", beside, "./x: no such folder", ""},
 		{"../main", beside, "../main: no such folder", ""},
 		{"/no/such", nil, "/no/such: no such folder", ""},
+		{"./main", beside, "./main: no such folder", ""},
+		{".main", beside, ".main: no such folder", ""},
+		{"/main", beside, "/main: no such folder", ""},
+		{"main/", beside, "main/: no such folder", ""},
+		{"feature//x", beside, "feature//x: no such folder", ""},
+		{"feature/../main", beside, "feature/../main: no such folder", ""},
 		{"x/", beside, "x/: no such folder", ""},
 		{"x//y", nil, "x//y: no such folder", ""},
 		{"~/x", nil, "~/x: no such folder", ""},
@@ -171,7 +180,7 @@ func TestResolveRefRefuses(t *testing.T) {
 		{lagunaS + "@feature", nil, lagunaS + `@feature: the cache has no revision "feature" of ` + lagunaS, known},
 		{lagunaS + "@abcdef0", nil, lagunaS + `@abcdef0: the cache has no revision "abcdef0" of ` + lagunaS, known},
 		{lagunaS + "@c7a9f1", nil, lagunaS + `@c7a9f1: "c7a9f1" has 6 characters, expected the first 7 or more of a commit`, known},
-		{lagunaS + "@../snapshots/x", nil, lagunaS + `@../snapshots/x: the cache has no revision "../snapshots/x" of ` + lagunaS, known},
+		{lagunaS + "@../refs/main", nil, lagunaS + `@../refs/main: the cache has no revision "../refs/main" of ` + lagunaS, known},
 		{lagunaS + "@gone", nil, lagunaS + "@gone: gone of " + lagunaS + " is commit " + strings.Repeat("9", 40) + ", which is not in the cache", known},
 		{"org/many", nil, "org/many: the cache has 2 snapshots of it and no branch main that would choose one", "the cache has " + commitA + ", " + commitC},
 		{"org/none", nil, "org/none: the cache has 0 snapshots of it and no branch main that would choose one", "download it first"},
