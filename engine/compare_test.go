@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
+	"math"
 	"path/filepath"
 	"testing"
 
@@ -9,6 +11,8 @@ import (
 
 	"github.com/lagquant/lagquant/testdata/goldens"
 )
+
+func float32Bytes(f float32) []byte { return binary.LittleEndian.AppendUint32(nil, math.Float32bits(f)) }
 
 func TestCompareAgreesWithTheGoldens(t *testing.T) {
 	g := readGeneration(t)
@@ -30,6 +34,84 @@ func TestCompareAgreesWithTheGoldens(t *testing.T) {
 			require.InDelta(t, g.Variants["bf16"].NLL, got.ReferenceNLL, 1e-4)
 			require.InEpsilon(t, want.KL, got.KL, 0.01)
 			require.InEpsilon(t, want.Top1, got.Top1, 0.01)
+		})
+	}
+}
+
+// The requantized checkpoint shares everything but the experts of layers 6 and 7 with its source.
+func TestCompareComputesSharedLayersOnce(t *testing.T) {
+	g := readGeneration(t)
+	tiny := goldens.TinyLaguna(t)
+	source := load(t, filepath.Join(tiny, "nvfp4-0801"), Options{Activations: W4A16})
+	beside := requantized(t, tiny).load(t, Options{Activations: W4A16, Beside: source})
+	alone := load(t, beside.tensors.ckpt.Dir, Options{Activations: W4A16})
+	ids := g.EvalIDs[:160]
+	got, err := Compare(context.Background(), beside, source, ids, 0)
+	require.NoError(t, err)
+	require.Equal(t, 6, got.Once)
+	require.Equal(t, 6, got.FirstLayer)
+	require.Zero(t, got.Layers[5].MaxAbs)
+	require.Positive(t, got.Layers[7].RelativeRMS)
+	require.Contains(t, got.Differing, "model.layers.6.mlp.experts.0.gate_proj")
+
+	twice, err := Compare(context.Background(), alone, source, ids, 0)
+	require.NoError(t, err)
+	require.Zero(t, twice.Once)
+	require.Equal(t, got.KL, twice.KL, "computing once must not change a bit")
+	require.Equal(t, got.NLL, twice.NLL)
+	require.Equal(t, got.Layers[7], twice.Layers[7])
+
+	same, err := Compare(context.Background(), alone, alone, ids[:20], 0)
+	require.NoError(t, err)
+	require.Zero(t, same.KL)
+	require.Equal(t, 1.0, same.Top1)
+	require.Equal(t, -1, same.FirstLayer)
+	require.Equal(t, -1, same.FirstTop1)
+}
+
+func TestCompareFindsDamage(t *testing.T) {
+	g := readGeneration(t)
+	dir := filepath.Join(goldens.TinyLaguna(t), "nvfp4-0722")
+	ids := g.EvalIDs[:96]
+	const expert = "model.layers.3.mlp.experts.1."
+	for _, damage := range []struct {
+		name        string
+		activations Activations
+		minKL       float64
+		modules     []string
+		change      func(m *weightMap)
+	}{
+		{"inverted global scale", W4A16, 0.1, []string{expert + "down_proj"}, func(m *weightMap) {
+			w := m.tensors[expert+"down_proj.weight_global_scale"]
+			global := math.Float32frombits(binary.LittleEndian.Uint32(w.data))
+			w.data = float32Bytes(1 / global)
+			m.tensors[expert+"down_proj.weight_global_scale"] = w
+		}},
+		{"gate and up swapped", W4A16, 0.001, []string{expert + "gate_proj", expert + "up_proj"}, func(m *weightMap) {
+			for _, kind := range []string{"weight_packed", "weight_scale", "weight_global_scale", "input_global_scale"} {
+				gate, up := expert+"gate_proj."+kind, expert+"up_proj."+kind
+				m.tensors[gate], m.tensors[up] = m.tensors[up], m.tensors[gate]
+			}
+		}},
+		{"input scale times 100", W4A4, 0.001, []string{expert + "gate_proj"}, func(m *weightMap) {
+			w := m.tensors[expert+"gate_proj.input_global_scale"]
+			w.data = float32Bytes(100 * math.Float32frombits(binary.LittleEndian.Uint32(w.data)))
+			m.tensors[expert+"gate_proj.input_global_scale"] = w
+		}},
+	} {
+		t.Run(damage.name, func(t *testing.T) {
+			whole := load(t, dir, Options{Activations: damage.activations})
+			broken := readWeights(t, dir)
+			damage.change(broken)
+			m := broken.load(t, Options{Activations: damage.activations, Beside: whole})
+			got, err := Compare(context.Background(), m, whole, ids, 0)
+			require.NoError(t, err)
+			require.Greater(t, got.KL, damage.minKL)
+			require.Equal(t, 3, got.FirstLayer)
+			require.Equal(t, 3, got.Once)
+			require.Equal(t, damage.modules, got.Differing)
+			require.Zero(t, got.Layers[2].RelativeRMS)
+			require.Positive(t, got.Layers[3].RelativeRMS)
 		})
 	}
 }
