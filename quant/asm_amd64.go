@@ -28,3 +28,8 @@ func readAVX512(bf16 *byte, blocks int) uint16
 //
 //go:noescape
 func quantizeAVX512(k *byte, packed *byte, scales *byte, bf16 *byte, blocks int) int
+
+// quantizeAVX2 quantizes blocks of 64 groups and returns how many it did: it stops before a block with a scale far beyond 448.
+//
+//go:noescape
+func quantizeAVX2(k *byte, packed *byte, scales *byte, bf16 *byte, blocks int) int

@@ -286,23 +286,23 @@ block:
 	KXORW       K1, K1, K1
 	PREFETCHT0  4096(BX)
 	VPANDQ      (BX), Z0, Z16
-	PREFETCHT0  4160(BX)
 	VPANDQ      64(BX), Z0, Z17
 	VSHUFI64X2  $0x88, Z17, Z16, Z18
 	VSHUFI64X2  $0xdd, Z17, Z16, Z16
 	VPMAXUW     Z16, Z18, Z18
-	PREFETCHT0  4224(BX)
+	PREFETCHT0  4160(BX)
 	VPANDQ      128(BX), Z0, Z16
-	PREFETCHT0  4288(BX)
 	VPANDQ      192(BX), Z0, Z17
 	VSHUFI64X2  $0x88, Z17, Z16, Z20
 	VSHUFI64X2  $0xdd, Z17, Z16, Z16
 	VPMAXUW     Z16, Z20, Z20
+	PREFETCHT0  4224(BX)
 	VPANDQ      256(BX), Z0, Z16
 	VPANDQ      320(BX), Z0, Z17
 	VSHUFI64X2  $0x88, Z17, Z16, Z21
 	VSHUFI64X2  $0xdd, Z17, Z16, Z16
 	VPMAXUW     Z16, Z21, Z21
+	PREFETCHT0  4288(BX)
 	VPANDQ      384(BX), Z0, Z16
 	VPANDQ      448(BX), Z0, Z17
 	VSHUFI64X2  $0x88, Z17, Z16, Z22
@@ -360,23 +360,23 @@ exact0:
 	VPSHUFB     quant_transpose<>+0(SB), X19, X19
 	PREFETCHT0  4352(BX)
 	VPANDQ      512(BX), Z0, Z16
-	PREFETCHT0  4416(BX)
 	VPANDQ      576(BX), Z0, Z17
 	VSHUFI64X2  $0x88, Z17, Z16, Z18
 	VSHUFI64X2  $0xdd, Z17, Z16, Z16
 	VPMAXUW     Z16, Z18, Z18
-	PREFETCHT0  4480(BX)
+	PREFETCHT0  4416(BX)
 	VPANDQ      640(BX), Z0, Z16
-	PREFETCHT0  4544(BX)
 	VPANDQ      704(BX), Z0, Z17
 	VSHUFI64X2  $0x88, Z17, Z16, Z20
 	VSHUFI64X2  $0xdd, Z17, Z16, Z16
 	VPMAXUW     Z16, Z20, Z20
+	PREFETCHT0  4480(BX)
 	VPANDQ      768(BX), Z0, Z16
 	VPANDQ      832(BX), Z0, Z17
 	VSHUFI64X2  $0x88, Z17, Z16, Z21
 	VSHUFI64X2  $0xdd, Z17, Z16, Z16
 	VPMAXUW     Z16, Z21, Z21
+	PREFETCHT0  4544(BX)
 	VPANDQ      896(BX), Z0, Z16
 	VPANDQ      960(BX), Z0, Z17
 	VSHUFI64X2  $0x88, Z17, Z16, Z22
@@ -435,23 +435,23 @@ exact1:
 	VINSERTI32X4 $0x01, X16, Z19, Z19
 	PREFETCHT0   4608(BX)
 	VPANDQ       1024(BX), Z0, Z16
-	PREFETCHT0   4672(BX)
 	VPANDQ       1088(BX), Z0, Z17
 	VSHUFI64X2   $0x88, Z17, Z16, Z18
 	VSHUFI64X2   $0xdd, Z17, Z16, Z16
 	VPMAXUW      Z16, Z18, Z18
-	PREFETCHT0   4736(BX)
+	PREFETCHT0   4672(BX)
 	VPANDQ       1152(BX), Z0, Z16
-	PREFETCHT0   4800(BX)
 	VPANDQ       1216(BX), Z0, Z17
 	VSHUFI64X2   $0x88, Z17, Z16, Z20
 	VSHUFI64X2   $0xdd, Z17, Z16, Z16
 	VPMAXUW      Z16, Z20, Z20
+	PREFETCHT0   4736(BX)
 	VPANDQ       1280(BX), Z0, Z16
 	VPANDQ       1344(BX), Z0, Z17
 	VSHUFI64X2   $0x88, Z17, Z16, Z21
 	VSHUFI64X2   $0xdd, Z17, Z16, Z16
 	VPMAXUW      Z16, Z21, Z21
+	PREFETCHT0   4800(BX)
 	VPANDQ       1408(BX), Z0, Z16
 	VPANDQ       1472(BX), Z0, Z17
 	VSHUFI64X2   $0x88, Z17, Z16, Z22
@@ -510,23 +510,23 @@ exact2:
 	VINSERTI32X4 $0x02, X16, Z19, Z19
 	PREFETCHT0   4864(BX)
 	VPANDQ       1536(BX), Z0, Z16
-	PREFETCHT0   4928(BX)
 	VPANDQ       1600(BX), Z0, Z17
 	VSHUFI64X2   $0x88, Z17, Z16, Z18
 	VSHUFI64X2   $0xdd, Z17, Z16, Z16
 	VPMAXUW      Z16, Z18, Z18
-	PREFETCHT0   4992(BX)
+	PREFETCHT0   4928(BX)
 	VPANDQ       1664(BX), Z0, Z16
-	PREFETCHT0   5056(BX)
 	VPANDQ       1728(BX), Z0, Z17
 	VSHUFI64X2   $0x88, Z17, Z16, Z20
 	VSHUFI64X2   $0xdd, Z17, Z16, Z16
 	VPMAXUW      Z16, Z20, Z20
+	PREFETCHT0   4992(BX)
 	VPANDQ       1792(BX), Z0, Z16
 	VPANDQ       1856(BX), Z0, Z17
 	VSHUFI64X2   $0x88, Z17, Z16, Z21
 	VSHUFI64X2   $0xdd, Z17, Z16, Z16
 	VPMAXUW      Z16, Z21, Z21
+	PREFETCHT0   5056(BX)
 	VPANDQ       1920(BX), Z0, Z16
 	VPANDQ       1984(BX), Z0, Z17
 	VSHUFI64X2   $0x88, Z17, Z16, Z22
@@ -603,10 +603,10 @@ exact3:
 	MOVQ         $0x00000004, R8
 	LEAQ         (SP), R9
 	LEAQ         128(SP), R10
-	LEAQ         1024(BX), R11
+	LEAQ         5120(BX), R11
 
 codes:
-	PREFETCHT0   4096(R11)
+	PREFETCHT0   (R11)
 	VMOVDQU64    (BX), Z16
 	VMOVDQU64    64(BX), Z17
 	VPCMPUW      $0x06, Z11, Z16, K2
@@ -635,7 +635,7 @@ codes:
 	VPADDB       Z5, Z16, K3, Z16
 	VPADDB       Z6, Z16, K2, Z16
 	VPMADDUBSW   Z7, Z16, Z16
-	PREFETCHT0   4160(R11)
+	PREFETCHT0   64(R11)
 	VMOVDQU64    128(BX), Z17
 	VMOVDQU64    192(BX), Z18
 	VPCMPUW      $0x06, Z11, Z17, K2
@@ -667,7 +667,7 @@ codes:
 	VPACKUSWB    Z17, Z16, Z16
 	VPERMQ       Z16, Z10, Z16
 	VMOVDQU64    Z16, (CX)
-	PREFETCHT0   4224(R11)
+	PREFETCHT0   128(R11)
 	VMOVDQU64    256(BX), Z16
 	VMOVDQU64    320(BX), Z17
 	VPCMPUW      $0x06, Z11, Z16, K2
@@ -696,7 +696,7 @@ codes:
 	VPADDB       Z5, Z16, K3, Z16
 	VPADDB       Z6, Z16, K2, Z16
 	VPMADDUBSW   Z7, Z16, Z16
-	PREFETCHT0   4288(R11)
+	PREFETCHT0   192(R11)
 	VMOVDQU64    384(BX), Z17
 	VMOVDQU64    448(BX), Z18
 	VPCMPUW      $0x06, Z11, Z17, K2
@@ -924,3 +924,769 @@ DATA quant_transpose<>+40(SB)/8, $0x0f0b07030e0a0602
 DATA quant_transpose<>+48(SB)/8, $0x0d0905010c080400
 DATA quant_transpose<>+56(SB)/8, $0x0f0b07030e0a0602
 GLOBL quant_transpose<>(SB), RODATA|NOPTR, $64
+
+// func quantizeAVX2(k *byte, packed *byte, scales *byte, bf16 *byte, blocks int) int
+// Requires: AVX, AVX2, MMX+
+TEXT ·quantizeAVX2(SB), NOSPLIT, $0-48
+	MOVQ    k+0(FP), AX
+	MOVQ    packed+8(FP), CX
+	MOVQ    scales+16(FP), DX
+	MOVQ    bf16+24(FP), BX
+	MOVQ    blocks+32(FP), SI
+	XORQ    DI, DI
+	VMOVDQU quant_dword7fff7fff<>+0(SB), Y0
+	TESTQ   SI, SI
+	JZ      done
+
+block:
+	VPXOR        Y1, Y1, Y1
+	PREFETCHT0   4096(BX)
+	VPAND        (BX), Y0, Y2
+	VPAND        128(BX), Y0, Y3
+	VPERM2I128   $0x20, Y3, Y2, Y4
+	VPERM2I128   $0x31, Y3, Y2, Y2
+	VPMAXUW      Y2, Y4, Y4
+	VPAND        32(BX), Y0, Y2
+	VPAND        160(BX), Y0, Y3
+	VPERM2I128   $0x20, Y3, Y2, Y9
+	VPERM2I128   $0x31, Y3, Y2, Y2
+	VPMAXUW      Y2, Y9, Y9
+	VPUNPCKLQDQ  Y9, Y4, Y2
+	VPUNPCKHQDQ  Y9, Y4, Y4
+	VPMAXUW      Y4, Y2, Y2
+	PREFETCHT0   4160(BX)
+	VPAND        64(BX), Y0, Y3
+	VPAND        192(BX), Y0, Y4
+	VPERM2I128   $0x20, Y4, Y3, Y9
+	VPERM2I128   $0x31, Y4, Y3, Y3
+	VPMAXUW      Y3, Y9, Y9
+	VPAND        96(BX), Y0, Y3
+	VPAND        224(BX), Y0, Y4
+	VPERM2I128   $0x20, Y4, Y3, Y10
+	VPERM2I128   $0x31, Y4, Y3, Y3
+	VPMAXUW      Y3, Y10, Y10
+	VPUNPCKLQDQ  Y10, Y9, Y3
+	VPUNPCKHQDQ  Y10, Y9, Y9
+	VPMAXUW      Y9, Y3, Y3
+	VSHUFPS      $0x88, Y3, Y2, Y4
+	VSHUFPS      $0xdd, Y3, Y2, Y2
+	VPMAXUW      Y2, Y4, Y4
+	VPSLLD       $0x10, Y4, Y2
+	VPMAXUW      Y2, Y4, Y4
+	VPAND        quant_dwordffff0000<>+0(SB), Y4, Y4
+	VBROADCASTSS 784(AX), Y2
+	CMPL         800(AX), $0x00
+	JE           multiply0
+	VDIVPS       Y2, Y4, Y4
+	JMP          product0
+
+multiply0:
+	VMULPS Y2, Y4, Y4
+
+product0:
+	CMPL   804(AX), $0x00
+	JE     exact0
+	VPSRLD $0x10, Y4, Y2
+	VPAND  quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD Y2, Y4, Y4
+	VPAND  quant_dwordffff0000<>+0(SB), Y4, Y4
+
+exact0:
+	VBROADCASTSS 788(AX), Y2
+	VMULPS       Y2, Y4, Y4
+	VCMPPS       $0x06, quant_dword43f00000<>+0(SB), Y4, Y2
+	VPOR         Y2, Y1, Y1
+	VPXOR        Y3, Y3, Y3
+	VPCMPEQD     Y4, Y3, Y2
+	VBROADCASTSS 792(AX), Y9
+	VMAXPS       Y9, Y4, Y4
+	VMINPS       quant_dword43e00000<>+0(SB), Y4, Y4
+	VPSRLD       $0x14, Y4, Y9
+	VPAND        quant_dword00000001<>+0(SB), Y9, Y9
+	VPADDD       quant_dword0007ffff<>+0(SB), Y9, Y9
+	VPADDD       Y4, Y9, Y9
+	VPSRLD       $0x14, Y9, Y9
+	VPSUBD       quant_dword000003c0<>+0(SB), Y9, Y3
+	VADDPS       quant_dword46800000<>+0(SB), Y4, Y9
+	VPSUBD       quant_dword46800000<>+0(SB), Y9, Y9
+	VCMPPS       $0x01, quant_dword3c800000<>+0(SB), Y4, Y4
+	VBLENDVPS    Y4, Y9, Y3, Y3
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y3, Y9, Y9
+	VPOR         Y9, Y2, Y2
+	VBROADCASTSS 796(AX), Y9
+	VBLENDVPS    Y2, Y9, Y3, Y3
+	PREFETCHT0   4224(BX)
+	VPAND        256(BX), Y0, Y2
+	VPAND        384(BX), Y0, Y4
+	VPERM2I128   $0x20, Y4, Y2, Y9
+	VPERM2I128   $0x31, Y4, Y2, Y2
+	VPMAXUW      Y2, Y9, Y9
+	VPAND        288(BX), Y0, Y2
+	VPAND        416(BX), Y0, Y4
+	VPERM2I128   $0x20, Y4, Y2, Y10
+	VPERM2I128   $0x31, Y4, Y2, Y2
+	VPMAXUW      Y2, Y10, Y10
+	VPUNPCKLQDQ  Y10, Y9, Y2
+	VPUNPCKHQDQ  Y10, Y9, Y9
+	VPMAXUW      Y9, Y2, Y2
+	PREFETCHT0   4288(BX)
+	VPAND        320(BX), Y0, Y4
+	VPAND        448(BX), Y0, Y9
+	VPERM2I128   $0x20, Y9, Y4, Y10
+	VPERM2I128   $0x31, Y9, Y4, Y4
+	VPMAXUW      Y4, Y10, Y10
+	VPAND        352(BX), Y0, Y4
+	VPAND        480(BX), Y0, Y9
+	VPERM2I128   $0x20, Y9, Y4, Y11
+	VPERM2I128   $0x31, Y9, Y4, Y4
+	VPMAXUW      Y4, Y11, Y11
+	VPUNPCKLQDQ  Y11, Y10, Y4
+	VPUNPCKHQDQ  Y11, Y10, Y10
+	VPMAXUW      Y10, Y4, Y4
+	VSHUFPS      $0x88, Y4, Y2, Y9
+	VSHUFPS      $0xdd, Y4, Y2, Y2
+	VPMAXUW      Y2, Y9, Y9
+	VPSLLD       $0x10, Y9, Y2
+	VPMAXUW      Y2, Y9, Y9
+	VPAND        quant_dwordffff0000<>+0(SB), Y9, Y9
+	VBROADCASTSS 784(AX), Y2
+	CMPL         800(AX), $0x00
+	JE           multiply1
+	VDIVPS       Y2, Y9, Y9
+	JMP          product1
+
+multiply1:
+	VMULPS Y2, Y9, Y9
+
+product1:
+	CMPL   804(AX), $0x00
+	JE     exact1
+	VPSRLD $0x10, Y9, Y2
+	VPAND  quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD Y2, Y9, Y9
+	VPAND  quant_dwordffff0000<>+0(SB), Y9, Y9
+
+exact1:
+	VBROADCASTSS 788(AX), Y2
+	VMULPS       Y2, Y9, Y9
+	VCMPPS       $0x06, quant_dword43f00000<>+0(SB), Y9, Y2
+	VPOR         Y2, Y1, Y1
+	VPXOR        Y4, Y4, Y4
+	VPCMPEQD     Y9, Y4, Y2
+	VBROADCASTSS 792(AX), Y10
+	VMAXPS       Y10, Y9, Y9
+	VMINPS       quant_dword43e00000<>+0(SB), Y9, Y9
+	VPSRLD       $0x14, Y9, Y10
+	VPAND        quant_dword00000001<>+0(SB), Y10, Y10
+	VPADDD       quant_dword0007ffff<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y10
+	VPSRLD       $0x14, Y10, Y10
+	VPSUBD       quant_dword000003c0<>+0(SB), Y10, Y4
+	VADDPS       quant_dword46800000<>+0(SB), Y9, Y10
+	VPSUBD       quant_dword46800000<>+0(SB), Y10, Y10
+	VCMPPS       $0x01, quant_dword3c800000<>+0(SB), Y9, Y9
+	VBLENDVPS    Y9, Y10, Y4, Y4
+	VPXOR        Y10, Y10, Y10
+	VPCMPEQD     Y4, Y10, Y10
+	VPOR         Y10, Y2, Y2
+	VBROADCASTSS 796(AX), Y10
+	VBLENDVPS    Y2, Y10, Y4, Y4
+	PREFETCHT0   4352(BX)
+	VPAND        512(BX), Y0, Y2
+	VPAND        640(BX), Y0, Y9
+	VPERM2I128   $0x20, Y9, Y2, Y10
+	VPERM2I128   $0x31, Y9, Y2, Y2
+	VPMAXUW      Y2, Y10, Y10
+	VPAND        544(BX), Y0, Y2
+	VPAND        672(BX), Y0, Y9
+	VPERM2I128   $0x20, Y9, Y2, Y11
+	VPERM2I128   $0x31, Y9, Y2, Y2
+	VPMAXUW      Y2, Y11, Y11
+	VPUNPCKLQDQ  Y11, Y10, Y2
+	VPUNPCKHQDQ  Y11, Y10, Y10
+	VPMAXUW      Y10, Y2, Y2
+	PREFETCHT0   4416(BX)
+	VPAND        576(BX), Y0, Y9
+	VPAND        704(BX), Y0, Y10
+	VPERM2I128   $0x20, Y10, Y9, Y11
+	VPERM2I128   $0x31, Y10, Y9, Y9
+	VPMAXUW      Y9, Y11, Y11
+	VPAND        608(BX), Y0, Y9
+	VPAND        736(BX), Y0, Y10
+	VPERM2I128   $0x20, Y10, Y9, Y12
+	VPERM2I128   $0x31, Y10, Y9, Y9
+	VPMAXUW      Y9, Y12, Y12
+	VPUNPCKLQDQ  Y12, Y11, Y9
+	VPUNPCKHQDQ  Y12, Y11, Y11
+	VPMAXUW      Y11, Y9, Y9
+	VSHUFPS      $0x88, Y9, Y2, Y10
+	VSHUFPS      $0xdd, Y9, Y2, Y2
+	VPMAXUW      Y2, Y10, Y10
+	VPSLLD       $0x10, Y10, Y2
+	VPMAXUW      Y2, Y10, Y10
+	VPAND        quant_dwordffff0000<>+0(SB), Y10, Y10
+	VBROADCASTSS 784(AX), Y2
+	CMPL         800(AX), $0x00
+	JE           multiply2
+	VDIVPS       Y2, Y10, Y10
+	JMP          product2
+
+multiply2:
+	VMULPS Y2, Y10, Y10
+
+product2:
+	CMPL   804(AX), $0x00
+	JE     exact2
+	VPSRLD $0x10, Y10, Y2
+	VPAND  quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD Y2, Y10, Y10
+	VPAND  quant_dwordffff0000<>+0(SB), Y10, Y10
+
+exact2:
+	VBROADCASTSS 788(AX), Y2
+	VMULPS       Y2, Y10, Y10
+	VCMPPS       $0x06, quant_dword43f00000<>+0(SB), Y10, Y2
+	VPOR         Y2, Y1, Y1
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y9, Y2
+	VBROADCASTSS 792(AX), Y11
+	VMAXPS       Y11, Y10, Y10
+	VMINPS       quant_dword43e00000<>+0(SB), Y10, Y10
+	VPSRLD       $0x14, Y10, Y11
+	VPAND        quant_dword00000001<>+0(SB), Y11, Y11
+	VPADDD       quant_dword0007ffff<>+0(SB), Y11, Y11
+	VPADDD       Y10, Y11, Y11
+	VPSRLD       $0x14, Y11, Y11
+	VPSUBD       quant_dword000003c0<>+0(SB), Y11, Y9
+	VADDPS       quant_dword46800000<>+0(SB), Y10, Y11
+	VPSUBD       quant_dword46800000<>+0(SB), Y11, Y11
+	VCMPPS       $0x01, quant_dword3c800000<>+0(SB), Y10, Y10
+	VBLENDVPS    Y10, Y11, Y9, Y9
+	VPXOR        Y11, Y11, Y11
+	VPCMPEQD     Y9, Y11, Y11
+	VPOR         Y11, Y2, Y2
+	VBROADCASTSS 796(AX), Y11
+	VBLENDVPS    Y2, Y11, Y9, Y9
+	PREFETCHT0   4480(BX)
+	VPAND        768(BX), Y0, Y2
+	VPAND        896(BX), Y0, Y10
+	VPERM2I128   $0x20, Y10, Y2, Y11
+	VPERM2I128   $0x31, Y10, Y2, Y2
+	VPMAXUW      Y2, Y11, Y11
+	VPAND        800(BX), Y0, Y2
+	VPAND        928(BX), Y0, Y10
+	VPERM2I128   $0x20, Y10, Y2, Y12
+	VPERM2I128   $0x31, Y10, Y2, Y2
+	VPMAXUW      Y2, Y12, Y12
+	VPUNPCKLQDQ  Y12, Y11, Y2
+	VPUNPCKHQDQ  Y12, Y11, Y11
+	VPMAXUW      Y11, Y2, Y2
+	PREFETCHT0   4544(BX)
+	VPAND        832(BX), Y0, Y10
+	VPAND        960(BX), Y0, Y11
+	VPERM2I128   $0x20, Y11, Y10, Y12
+	VPERM2I128   $0x31, Y11, Y10, Y10
+	VPMAXUW      Y10, Y12, Y12
+	VPAND        864(BX), Y0, Y10
+	VPAND        992(BX), Y0, Y11
+	VPERM2I128   $0x20, Y11, Y10, Y13
+	VPERM2I128   $0x31, Y11, Y10, Y10
+	VPMAXUW      Y10, Y13, Y13
+	VPUNPCKLQDQ  Y13, Y12, Y10
+	VPUNPCKHQDQ  Y13, Y12, Y12
+	VPMAXUW      Y12, Y10, Y10
+	VSHUFPS      $0x88, Y10, Y2, Y11
+	VSHUFPS      $0xdd, Y10, Y2, Y2
+	VPMAXUW      Y2, Y11, Y11
+	VPSLLD       $0x10, Y11, Y2
+	VPMAXUW      Y2, Y11, Y11
+	VPAND        quant_dwordffff0000<>+0(SB), Y11, Y11
+	VBROADCASTSS 784(AX), Y2
+	CMPL         800(AX), $0x00
+	JE           multiply3
+	VDIVPS       Y2, Y11, Y11
+	JMP          product3
+
+multiply3:
+	VMULPS Y2, Y11, Y11
+
+product3:
+	CMPL   804(AX), $0x00
+	JE     exact3
+	VPSRLD $0x10, Y11, Y2
+	VPAND  quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD Y2, Y11, Y11
+	VPAND  quant_dwordffff0000<>+0(SB), Y11, Y11
+
+exact3:
+	VBROADCASTSS 788(AX), Y2
+	VMULPS       Y2, Y11, Y11
+	VCMPPS       $0x06, quant_dword43f00000<>+0(SB), Y11, Y2
+	VPOR         Y2, Y1, Y1
+	VPXOR        Y10, Y10, Y10
+	VPCMPEQD     Y11, Y10, Y2
+	VBROADCASTSS 792(AX), Y12
+	VMAXPS       Y12, Y11, Y11
+	VMINPS       quant_dword43e00000<>+0(SB), Y11, Y11
+	VPSRLD       $0x14, Y11, Y12
+	VPAND        quant_dword00000001<>+0(SB), Y12, Y12
+	VPADDD       quant_dword0007ffff<>+0(SB), Y12, Y12
+	VPADDD       Y11, Y12, Y12
+	VPSRLD       $0x14, Y12, Y12
+	VPSUBD       quant_dword000003c0<>+0(SB), Y12, Y10
+	VADDPS       quant_dword46800000<>+0(SB), Y11, Y12
+	VPSUBD       quant_dword46800000<>+0(SB), Y12, Y12
+	VCMPPS       $0x01, quant_dword3c800000<>+0(SB), Y11, Y11
+	VBLENDVPS    Y11, Y12, Y10, Y10
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y10, Y12, Y12
+	VPOR         Y12, Y2, Y2
+	VBROADCASTSS 796(AX), Y12
+	VBLENDVPS    Y2, Y12, Y10, Y10
+	VPACKUSDW    Y4, Y3, Y3
+	VPACKUSDW    Y10, Y9, Y9
+	VPACKUSWB    Y9, Y3, Y3
+	VMOVDQU      quant_interleave<>+0(SB), Y4
+	VPERMD       Y3, Y4, Y3
+	VMOVDQU      Y3, (DX)
+	PREFETCHT0   4608(BX)
+	VPAND        1024(BX), Y0, Y2
+	VPAND        1152(BX), Y0, Y3
+	VPERM2I128   $0x20, Y3, Y2, Y4
+	VPERM2I128   $0x31, Y3, Y2, Y2
+	VPMAXUW      Y2, Y4, Y4
+	VPAND        1056(BX), Y0, Y2
+	VPAND        1184(BX), Y0, Y3
+	VPERM2I128   $0x20, Y3, Y2, Y9
+	VPERM2I128   $0x31, Y3, Y2, Y2
+	VPMAXUW      Y2, Y9, Y9
+	VPUNPCKLQDQ  Y9, Y4, Y2
+	VPUNPCKHQDQ  Y9, Y4, Y4
+	VPMAXUW      Y4, Y2, Y2
+	PREFETCHT0   4672(BX)
+	VPAND        1088(BX), Y0, Y3
+	VPAND        1216(BX), Y0, Y4
+	VPERM2I128   $0x20, Y4, Y3, Y9
+	VPERM2I128   $0x31, Y4, Y3, Y3
+	VPMAXUW      Y3, Y9, Y9
+	VPAND        1120(BX), Y0, Y3
+	VPAND        1248(BX), Y0, Y4
+	VPERM2I128   $0x20, Y4, Y3, Y10
+	VPERM2I128   $0x31, Y4, Y3, Y3
+	VPMAXUW      Y3, Y10, Y10
+	VPUNPCKLQDQ  Y10, Y9, Y3
+	VPUNPCKHQDQ  Y10, Y9, Y9
+	VPMAXUW      Y9, Y3, Y3
+	VSHUFPS      $0x88, Y3, Y2, Y4
+	VSHUFPS      $0xdd, Y3, Y2, Y2
+	VPMAXUW      Y2, Y4, Y4
+	VPSLLD       $0x10, Y4, Y2
+	VPMAXUW      Y2, Y4, Y4
+	VPAND        quant_dwordffff0000<>+0(SB), Y4, Y4
+	VBROADCASTSS 784(AX), Y2
+	CMPL         800(AX), $0x00
+	JE           multiply4
+	VDIVPS       Y2, Y4, Y4
+	JMP          product4
+
+multiply4:
+	VMULPS Y2, Y4, Y4
+
+product4:
+	CMPL   804(AX), $0x00
+	JE     exact4
+	VPSRLD $0x10, Y4, Y2
+	VPAND  quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD Y2, Y4, Y4
+	VPAND  quant_dwordffff0000<>+0(SB), Y4, Y4
+
+exact4:
+	VBROADCASTSS 788(AX), Y2
+	VMULPS       Y2, Y4, Y4
+	VCMPPS       $0x06, quant_dword43f00000<>+0(SB), Y4, Y2
+	VPOR         Y2, Y1, Y1
+	VPXOR        Y3, Y3, Y3
+	VPCMPEQD     Y4, Y3, Y2
+	VBROADCASTSS 792(AX), Y9
+	VMAXPS       Y9, Y4, Y4
+	VMINPS       quant_dword43e00000<>+0(SB), Y4, Y4
+	VPSRLD       $0x14, Y4, Y9
+	VPAND        quant_dword00000001<>+0(SB), Y9, Y9
+	VPADDD       quant_dword0007ffff<>+0(SB), Y9, Y9
+	VPADDD       Y4, Y9, Y9
+	VPSRLD       $0x14, Y9, Y9
+	VPSUBD       quant_dword000003c0<>+0(SB), Y9, Y3
+	VADDPS       quant_dword46800000<>+0(SB), Y4, Y9
+	VPSUBD       quant_dword46800000<>+0(SB), Y9, Y9
+	VCMPPS       $0x01, quant_dword3c800000<>+0(SB), Y4, Y4
+	VBLENDVPS    Y4, Y9, Y3, Y3
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y3, Y9, Y9
+	VPOR         Y9, Y2, Y2
+	VBROADCASTSS 796(AX), Y9
+	VBLENDVPS    Y2, Y9, Y3, Y3
+	PREFETCHT0   4736(BX)
+	VPAND        1280(BX), Y0, Y2
+	VPAND        1408(BX), Y0, Y4
+	VPERM2I128   $0x20, Y4, Y2, Y9
+	VPERM2I128   $0x31, Y4, Y2, Y2
+	VPMAXUW      Y2, Y9, Y9
+	VPAND        1312(BX), Y0, Y2
+	VPAND        1440(BX), Y0, Y4
+	VPERM2I128   $0x20, Y4, Y2, Y10
+	VPERM2I128   $0x31, Y4, Y2, Y2
+	VPMAXUW      Y2, Y10, Y10
+	VPUNPCKLQDQ  Y10, Y9, Y2
+	VPUNPCKHQDQ  Y10, Y9, Y9
+	VPMAXUW      Y9, Y2, Y2
+	PREFETCHT0   4800(BX)
+	VPAND        1344(BX), Y0, Y4
+	VPAND        1472(BX), Y0, Y9
+	VPERM2I128   $0x20, Y9, Y4, Y10
+	VPERM2I128   $0x31, Y9, Y4, Y4
+	VPMAXUW      Y4, Y10, Y10
+	VPAND        1376(BX), Y0, Y4
+	VPAND        1504(BX), Y0, Y9
+	VPERM2I128   $0x20, Y9, Y4, Y11
+	VPERM2I128   $0x31, Y9, Y4, Y4
+	VPMAXUW      Y4, Y11, Y11
+	VPUNPCKLQDQ  Y11, Y10, Y4
+	VPUNPCKHQDQ  Y11, Y10, Y10
+	VPMAXUW      Y10, Y4, Y4
+	VSHUFPS      $0x88, Y4, Y2, Y9
+	VSHUFPS      $0xdd, Y4, Y2, Y2
+	VPMAXUW      Y2, Y9, Y9
+	VPSLLD       $0x10, Y9, Y2
+	VPMAXUW      Y2, Y9, Y9
+	VPAND        quant_dwordffff0000<>+0(SB), Y9, Y9
+	VBROADCASTSS 784(AX), Y2
+	CMPL         800(AX), $0x00
+	JE           multiply5
+	VDIVPS       Y2, Y9, Y9
+	JMP          product5
+
+multiply5:
+	VMULPS Y2, Y9, Y9
+
+product5:
+	CMPL   804(AX), $0x00
+	JE     exact5
+	VPSRLD $0x10, Y9, Y2
+	VPAND  quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD Y2, Y9, Y9
+	VPAND  quant_dwordffff0000<>+0(SB), Y9, Y9
+
+exact5:
+	VBROADCASTSS 788(AX), Y2
+	VMULPS       Y2, Y9, Y9
+	VCMPPS       $0x06, quant_dword43f00000<>+0(SB), Y9, Y2
+	VPOR         Y2, Y1, Y1
+	VPXOR        Y4, Y4, Y4
+	VPCMPEQD     Y9, Y4, Y2
+	VBROADCASTSS 792(AX), Y10
+	VMAXPS       Y10, Y9, Y9
+	VMINPS       quant_dword43e00000<>+0(SB), Y9, Y9
+	VPSRLD       $0x14, Y9, Y10
+	VPAND        quant_dword00000001<>+0(SB), Y10, Y10
+	VPADDD       quant_dword0007ffff<>+0(SB), Y10, Y10
+	VPADDD       Y9, Y10, Y10
+	VPSRLD       $0x14, Y10, Y10
+	VPSUBD       quant_dword000003c0<>+0(SB), Y10, Y4
+	VADDPS       quant_dword46800000<>+0(SB), Y9, Y10
+	VPSUBD       quant_dword46800000<>+0(SB), Y10, Y10
+	VCMPPS       $0x01, quant_dword3c800000<>+0(SB), Y9, Y9
+	VBLENDVPS    Y9, Y10, Y4, Y4
+	VPXOR        Y10, Y10, Y10
+	VPCMPEQD     Y4, Y10, Y10
+	VPOR         Y10, Y2, Y2
+	VBROADCASTSS 796(AX), Y10
+	VBLENDVPS    Y2, Y10, Y4, Y4
+	PREFETCHT0   4864(BX)
+	VPAND        1536(BX), Y0, Y2
+	VPAND        1664(BX), Y0, Y9
+	VPERM2I128   $0x20, Y9, Y2, Y10
+	VPERM2I128   $0x31, Y9, Y2, Y2
+	VPMAXUW      Y2, Y10, Y10
+	VPAND        1568(BX), Y0, Y2
+	VPAND        1696(BX), Y0, Y9
+	VPERM2I128   $0x20, Y9, Y2, Y11
+	VPERM2I128   $0x31, Y9, Y2, Y2
+	VPMAXUW      Y2, Y11, Y11
+	VPUNPCKLQDQ  Y11, Y10, Y2
+	VPUNPCKHQDQ  Y11, Y10, Y10
+	VPMAXUW      Y10, Y2, Y2
+	PREFETCHT0   4928(BX)
+	VPAND        1600(BX), Y0, Y9
+	VPAND        1728(BX), Y0, Y10
+	VPERM2I128   $0x20, Y10, Y9, Y11
+	VPERM2I128   $0x31, Y10, Y9, Y9
+	VPMAXUW      Y9, Y11, Y11
+	VPAND        1632(BX), Y0, Y9
+	VPAND        1760(BX), Y0, Y10
+	VPERM2I128   $0x20, Y10, Y9, Y12
+	VPERM2I128   $0x31, Y10, Y9, Y9
+	VPMAXUW      Y9, Y12, Y12
+	VPUNPCKLQDQ  Y12, Y11, Y9
+	VPUNPCKHQDQ  Y12, Y11, Y11
+	VPMAXUW      Y11, Y9, Y9
+	VSHUFPS      $0x88, Y9, Y2, Y10
+	VSHUFPS      $0xdd, Y9, Y2, Y2
+	VPMAXUW      Y2, Y10, Y10
+	VPSLLD       $0x10, Y10, Y2
+	VPMAXUW      Y2, Y10, Y10
+	VPAND        quant_dwordffff0000<>+0(SB), Y10, Y10
+	VBROADCASTSS 784(AX), Y2
+	CMPL         800(AX), $0x00
+	JE           multiply6
+	VDIVPS       Y2, Y10, Y10
+	JMP          product6
+
+multiply6:
+	VMULPS Y2, Y10, Y10
+
+product6:
+	CMPL   804(AX), $0x00
+	JE     exact6
+	VPSRLD $0x10, Y10, Y2
+	VPAND  quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD Y2, Y10, Y10
+	VPAND  quant_dwordffff0000<>+0(SB), Y10, Y10
+
+exact6:
+	VBROADCASTSS 788(AX), Y2
+	VMULPS       Y2, Y10, Y10
+	VCMPPS       $0x06, quant_dword43f00000<>+0(SB), Y10, Y2
+	VPOR         Y2, Y1, Y1
+	VPXOR        Y9, Y9, Y9
+	VPCMPEQD     Y10, Y9, Y2
+	VBROADCASTSS 792(AX), Y11
+	VMAXPS       Y11, Y10, Y10
+	VMINPS       quant_dword43e00000<>+0(SB), Y10, Y10
+	VPSRLD       $0x14, Y10, Y11
+	VPAND        quant_dword00000001<>+0(SB), Y11, Y11
+	VPADDD       quant_dword0007ffff<>+0(SB), Y11, Y11
+	VPADDD       Y10, Y11, Y11
+	VPSRLD       $0x14, Y11, Y11
+	VPSUBD       quant_dword000003c0<>+0(SB), Y11, Y9
+	VADDPS       quant_dword46800000<>+0(SB), Y10, Y11
+	VPSUBD       quant_dword46800000<>+0(SB), Y11, Y11
+	VCMPPS       $0x01, quant_dword3c800000<>+0(SB), Y10, Y10
+	VBLENDVPS    Y10, Y11, Y9, Y9
+	VPXOR        Y11, Y11, Y11
+	VPCMPEQD     Y9, Y11, Y11
+	VPOR         Y11, Y2, Y2
+	VBROADCASTSS 796(AX), Y11
+	VBLENDVPS    Y2, Y11, Y9, Y9
+	PREFETCHT0   4992(BX)
+	VPAND        1792(BX), Y0, Y2
+	VPAND        1920(BX), Y0, Y10
+	VPERM2I128   $0x20, Y10, Y2, Y11
+	VPERM2I128   $0x31, Y10, Y2, Y2
+	VPMAXUW      Y2, Y11, Y11
+	VPAND        1824(BX), Y0, Y2
+	VPAND        1952(BX), Y0, Y10
+	VPERM2I128   $0x20, Y10, Y2, Y12
+	VPERM2I128   $0x31, Y10, Y2, Y2
+	VPMAXUW      Y2, Y12, Y12
+	VPUNPCKLQDQ  Y12, Y11, Y2
+	VPUNPCKHQDQ  Y12, Y11, Y11
+	VPMAXUW      Y11, Y2, Y2
+	PREFETCHT0   5056(BX)
+	VPAND        1856(BX), Y0, Y10
+	VPAND        1984(BX), Y0, Y11
+	VPERM2I128   $0x20, Y11, Y10, Y12
+	VPERM2I128   $0x31, Y11, Y10, Y10
+	VPMAXUW      Y10, Y12, Y12
+	VPAND        1888(BX), Y0, Y10
+	VPAND        2016(BX), Y0, Y11
+	VPERM2I128   $0x20, Y11, Y10, Y13
+	VPERM2I128   $0x31, Y11, Y10, Y10
+	VPMAXUW      Y10, Y13, Y13
+	VPUNPCKLQDQ  Y13, Y12, Y10
+	VPUNPCKHQDQ  Y13, Y12, Y12
+	VPMAXUW      Y12, Y10, Y10
+	VSHUFPS      $0x88, Y10, Y2, Y11
+	VSHUFPS      $0xdd, Y10, Y2, Y2
+	VPMAXUW      Y2, Y11, Y11
+	VPSLLD       $0x10, Y11, Y2
+	VPMAXUW      Y2, Y11, Y11
+	VPAND        quant_dwordffff0000<>+0(SB), Y11, Y11
+	VBROADCASTSS 784(AX), Y2
+	CMPL         800(AX), $0x00
+	JE           multiply7
+	VDIVPS       Y2, Y11, Y11
+	JMP          product7
+
+multiply7:
+	VMULPS Y2, Y11, Y11
+
+product7:
+	CMPL   804(AX), $0x00
+	JE     exact7
+	VPSRLD $0x10, Y11, Y2
+	VPAND  quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD Y2, Y11, Y11
+	VPAND  quant_dwordffff0000<>+0(SB), Y11, Y11
+
+exact7:
+	VBROADCASTSS 788(AX), Y2
+	VMULPS       Y2, Y11, Y11
+	VCMPPS       $0x06, quant_dword43f00000<>+0(SB), Y11, Y2
+	VPOR         Y2, Y1, Y1
+	VPXOR        Y10, Y10, Y10
+	VPCMPEQD     Y11, Y10, Y2
+	VBROADCASTSS 792(AX), Y12
+	VMAXPS       Y12, Y11, Y11
+	VMINPS       quant_dword43e00000<>+0(SB), Y11, Y11
+	VPSRLD       $0x14, Y11, Y12
+	VPAND        quant_dword00000001<>+0(SB), Y12, Y12
+	VPADDD       quant_dword0007ffff<>+0(SB), Y12, Y12
+	VPADDD       Y11, Y12, Y12
+	VPSRLD       $0x14, Y12, Y12
+	VPSUBD       quant_dword000003c0<>+0(SB), Y12, Y10
+	VADDPS       quant_dword46800000<>+0(SB), Y11, Y12
+	VPSUBD       quant_dword46800000<>+0(SB), Y12, Y12
+	VCMPPS       $0x01, quant_dword3c800000<>+0(SB), Y11, Y11
+	VBLENDVPS    Y11, Y12, Y10, Y10
+	VPXOR        Y12, Y12, Y12
+	VPCMPEQD     Y10, Y12, Y12
+	VPOR         Y12, Y2, Y2
+	VBROADCASTSS 796(AX), Y12
+	VBLENDVPS    Y2, Y12, Y10, Y10
+	VPACKUSDW    Y4, Y3, Y3
+	VPACKUSDW    Y10, Y9, Y9
+	VPACKUSWB    Y9, Y3, Y3
+	VMOVDQU      quant_interleave<>+0(SB), Y4
+	VPERMD       Y3, Y4, Y3
+	VMOVDQU      Y3, 32(DX)
+	VPTEST       Y1, Y1
+	JNZ          done
+	LEAQ         5120(BX), R9
+	MOVQ         $0x00000010, R8
+
+codes:
+	PREFETCHT0   (R9)
+	VMOVDQU      (BX), Y2
+	VPERM2I128   $0x20, 32(BX), Y2, Y1
+	VPERM2I128   $0x31, 32(BX), Y2, Y2
+	MOVBQZX      (DX), R10
+	MOVBQZX      1(DX), R11
+	VPBROADCASTW 512(AX)(R10*2), X5
+	VPBROADCASTW 512(AX)(R11*2), X3
+	VINSERTI128  $0x01, X3, Y5, Y5
+	MOVBQZX      128(AX)(R10*1), R10
+	MOVBQZX      128(AX)(R11*1), R11
+	VMOVDQU      (AX)(R10*1), X6
+	VINSERTI128  $0x01, (AX)(R11*1), Y6, Y6
+	VPAND        Y0, Y1, Y3
+	VPSIGNW      Y1, Y3, Y4
+	VPSUBUSW     Y5, Y3, Y1
+	VPSRLW       $0x06, Y1, Y3
+	VPAND        quant_dword003f003f<>+0(SB), Y1, Y1
+	VPAND        Y0, Y2, Y9
+	VPSIGNW      Y2, Y9, Y10
+	VPSUBUSW     Y5, Y9, Y2
+	VPSRLW       $0x06, Y2, Y9
+	VPAND        quant_dword003f003f<>+0(SB), Y2, Y2
+	VPACKUSWB    Y9, Y3, Y3
+	VPACKUSWB    Y2, Y1, Y1
+	VPACKSSWB    Y10, Y4, Y4
+	VMOVDQU      quant_nextCode<>+0(SB), Y2
+	VPSHUFB      Y3, Y2, Y2
+	VPSHUFB      Y3, Y6, Y6
+	VPCMPGTB     Y1, Y6, Y6
+	VPADDB       Y6, Y2, Y2
+	VPAND        quant_dword80808080<>+0(SB), Y4, Y4
+	VPSRLW       $0x04, Y4, Y4
+	VPOR         Y4, Y2, Y2
+	VPMADDUBSW   quant_dword10011001<>+0(SB), Y2, Y2
+	VMOVDQU      64(BX), Y3
+	VPERM2I128   $0x20, 96(BX), Y3, Y1
+	VPERM2I128   $0x31, 96(BX), Y3, Y3
+	MOVBQZX      2(DX), R10
+	MOVBQZX      3(DX), R11
+	VPBROADCASTW 512(AX)(R10*2), X7
+	VPBROADCASTW 512(AX)(R11*2), X4
+	VINSERTI128  $0x01, X4, Y7, Y7
+	MOVBQZX      128(AX)(R10*1), R10
+	MOVBQZX      128(AX)(R11*1), R11
+	VMOVDQU      (AX)(R10*1), X8
+	VINSERTI128  $0x01, (AX)(R11*1), Y8, Y8
+	VPAND        Y0, Y1, Y4
+	VPSIGNW      Y1, Y4, Y9
+	VPSUBUSW     Y7, Y4, Y1
+	VPSRLW       $0x06, Y1, Y4
+	VPAND        quant_dword003f003f<>+0(SB), Y1, Y1
+	VPAND        Y0, Y3, Y10
+	VPSIGNW      Y3, Y10, Y11
+	VPSUBUSW     Y7, Y10, Y3
+	VPSRLW       $0x06, Y3, Y10
+	VPAND        quant_dword003f003f<>+0(SB), Y3, Y3
+	VPACKUSWB    Y10, Y4, Y4
+	VPACKUSWB    Y3, Y1, Y1
+	VPACKSSWB    Y11, Y9, Y9
+	VMOVDQU      quant_nextCode<>+0(SB), Y3
+	VPSHUFB      Y4, Y3, Y3
+	VPSHUFB      Y4, Y8, Y8
+	VPCMPGTB     Y1, Y8, Y8
+	VPADDB       Y8, Y3, Y3
+	VPAND        quant_dword80808080<>+0(SB), Y9, Y9
+	VPSRLW       $0x04, Y9, Y9
+	VPOR         Y9, Y3, Y3
+	VPMADDUBSW   quant_dword10011001<>+0(SB), Y3, Y3
+	VPACKUSWB    Y3, Y2, Y2
+	VPERMQ       $0xd8, Y2, Y2
+	VMOVDQU      Y2, (CX)
+	ADDQ         $0x20, CX
+	ADDQ         $0x00000080, BX
+	ADDQ         $0x04, DX
+	ADDQ         $0x40, R9
+	DECQ         R8
+	JNZ          codes
+	INCQ         DI
+	CMPQ         DI, SI
+	JL           block
+
+done:
+	MOVQ DI, ret+40(FP)
+	VZEROUPPER
+	RET
+
+DATA quant_interleave<>+0(SB)/8, $0x0000000400000000
+DATA quant_interleave<>+8(SB)/8, $0x0000000500000001
+DATA quant_interleave<>+16(SB)/8, $0x0000000600000002
+DATA quant_interleave<>+24(SB)/8, $0x0000000700000003
+DATA quant_interleave<>+32(SB)/8, $0x0000000400000000
+DATA quant_interleave<>+40(SB)/8, $0x0000000500000001
+DATA quant_interleave<>+48(SB)/8, $0x0000000600000002
+DATA quant_interleave<>+56(SB)/8, $0x0000000700000003
+GLOBL quant_interleave<>(SB), RODATA|NOPTR, $64
+
+DATA quant_nextCode<>+0(SB)/8, $0x0605040302020201
+DATA quant_nextCode<>+8(SB)/8, $0x0808080808080807
+DATA quant_nextCode<>+16(SB)/8, $0x0605040302020201
+DATA quant_nextCode<>+24(SB)/8, $0x0808080808080807
+DATA quant_nextCode<>+32(SB)/8, $0x0605040302020201
+DATA quant_nextCode<>+40(SB)/8, $0x0808080808080807
+DATA quant_nextCode<>+48(SB)/8, $0x0605040302020201
+DATA quant_nextCode<>+56(SB)/8, $0x0808080808080807
+GLOBL quant_nextCode<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword80808080<>+0(SB)/8, $0x8080808080808080
+DATA quant_dword80808080<>+8(SB)/8, $0x8080808080808080
+DATA quant_dword80808080<>+16(SB)/8, $0x8080808080808080
+DATA quant_dword80808080<>+24(SB)/8, $0x8080808080808080
+DATA quant_dword80808080<>+32(SB)/8, $0x8080808080808080
+DATA quant_dword80808080<>+40(SB)/8, $0x8080808080808080
+DATA quant_dword80808080<>+48(SB)/8, $0x8080808080808080
+DATA quant_dword80808080<>+56(SB)/8, $0x8080808080808080
+GLOBL quant_dword80808080<>(SB), RODATA|NOPTR, $64

@@ -43,9 +43,12 @@ func readBlocks(b []byte) (sum uint16, n int) { return scanKernel(b, readAVX512,
 func quantizeBlocks(k *kernelTables, packed, scales, bf16 []byte) int {
 	blocks := len(scales) / blockGroups
 	_, _ = packed[:blocks*blockGroups*8], bf16[:blocks*blockGroups*32]
+	kernel := quantizeAVX512
 	switch path {
-	case "avx512":
-		return blockGroups * quantizeAVX512((*byte)(unsafe.Pointer(k)), unsafe.SliceData(packed), unsafe.SliceData(scales), unsafe.SliceData(bf16), blocks)
+	case "avx2":
+		kernel = quantizeAVX2
+	case "go":
+		return 0
 	}
-	return 0
+	return blockGroups * kernel((*byte)(unsafe.Pointer(k)), unsafe.SliceData(packed), unsafe.SliceData(scales), unsafe.SliceData(bf16), blocks)
 }

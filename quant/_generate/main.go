@@ -34,6 +34,7 @@ func main() {
 	ConstraintExpr("amd64,!noasm")
 	scans()
 	quantizeAVX512()
+	quantizeAVX2()
 	Generate()
 }
 
