@@ -274,6 +274,31 @@ func TestDamagedWeightsCannotProve(t *testing.T) {
 	require.Equal(t, fault.Refused, fault.KindOf(err))
 }
 
+func TestGlobalAloneDiffers(t *testing.T) {
+	f := synthetic()
+	f.setScalar(down+".weight_global_scale", 4000)
+	r := against(t, open(t, f.write(t)), open(t, syntheticBase().write(t)), Options{}).Recipes[0]
+	require.Empty(t, r.Proven)
+	require.Equal(t, ProfileCount{
+		Profile: "ct-fp32-rcp6", Modules: 12, Exact: 11, Globals: 1, TotalScaleBytes: 12 * hidden * inter / 16, TotalPackedBytes: 12 * hidden * inter / 2,
+	}, r.count(r.Best))
+}
+
+// What no profile can speak about is named, and no proof.
+func TestUnproven(t *testing.T) {
+	base, made := syntheticBase(), synthetic()
+	base.at(down + ".weight").dtype = safetensors.F16
+	base.put(syntheticMain, "model.layers.1.odd.weight", bf16(1, 4, 24))
+	made.put(syntheticMain, "model.layers.1.odd.weight_packed", &stub{safetensors.U8, []uint64{4, 12}, make([]byte, 48)})
+	made.put(syntheticMain, "model.layers.1.odd.weight_scale", &stub{safetensors.F8E4M3, []uint64{4, 1}, make([]byte, 4)})
+	made.put(syntheticMain, "model.layers.1.odd.weight_global_scale", f32(1))
+	made.drop(gate + ".weight_scale")
+	got := against(t, open(t, made.write(t)), open(t, base.write(t)), Options{})
+	require.Equal(t, []string{down, gate, "model.layers.1.odd"}, got.Recipes[0].Unproven)
+	require.False(t, got.Clean())
+	require.Contains(t, strings.Join(got.Verdict, "\n"), "3 modules of ")
+}
+
 // Every kind of difference between two tensors of one name, and names that only one side has.
 func TestDifferences(t *testing.T) {
 	a, b := synthetic(), synthetic()
@@ -321,6 +346,17 @@ func TestSample(t *testing.T) {
 		modules += part.Recipes[0].Modules
 	}
 	require.Equal(t, all.Same, same)
+	require.Equal(t, 120, modules)
+
+	older := open(t, tinyPath(t, "nvfp4-0722"))
+	modules = 0
+	for _, text := range []string{"1/2", "2/2"} {
+		s, err := ParseSample(text)
+		require.NoError(t, err)
+		codes := against(t, a, older, Options{Sample: s}).NVFP4
+		require.EqualValues(t, codes.Modules*64*192/16, codes.TotalScaleBytes, "modules are in a sample with all of their tensors")
+		modules += codes.Modules
+	}
 	require.Equal(t, 120, modules)
 
 	s, err := ParseSample("25%")

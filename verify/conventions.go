@@ -47,7 +47,7 @@ const conventionSets = 64
 // not; "" where there is nothing to explain or none does.
 func (r *Recipe) findConvention(sets []recipeSet, open *files, o Options) (string, error) {
 	best := r.count(r.Best)
-	if best.Modules == 0 || best.PackedBytes == 0 || best.ScaleBytes > 0 || best.Globals > 0 {
+	if len(r.Proven) > 0 || best.Modules == 0 || best.ScaleBytes > 0 || best.Globals > 0 {
 		return "", nil
 	}
 	p := mustProfile(r.Best)

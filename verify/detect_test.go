@@ -1,6 +1,11 @@
 package verify
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,8 +54,13 @@ func TestDetectProfile(t *testing.T) {
 			"80 of 80", "it proves nothing",
 		},
 		{"nothing quantized", bf16, nil, "ct-fp32-rcp6", "default", "no quantized module", "no quantized module of its own to follow: took ct-fp32-rcp6"},
-		{"few modules of which two profiles give the bytes", open(t, peaked().quantizeExperts(nil).write(t)), open(t, peaked().write(t)), "ct-fp32-rcp6", "base",
-			"12 of 12 modules", "give the same bytes on all 12 modules: took ct-fp32-rcp6"},
+		{"few modules of which two profiles give the bytes", open(t, peaked(0x4000).quantizeExperts(nil).write(t)), open(t, peaked(0x4000).write(t)), "ct-fp32-rcp6", "base",
+			"12 of 12 modules", "give the same bytes on all 12 modules: took ct-fp32-rcp6",
+		},
+		{
+			"the same, settled by the version", newer(t, peaked(0x4003).quantizeExperts(nil)), open(t, peaked(0x4003).write(t)), "ct-fp32-div6", "base",
+			"with ct-fp32-rcp6 or ct-fp32-div6: 12 of 12 modules", "ct-fp32-rcp6 and ct-fp32-div6 give the same bytes on all 12 modules: took ct-fp32-div6",
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.what, func(t *testing.T) {
@@ -68,13 +78,60 @@ func TestDetectProfile(t *testing.T) {
 	}
 }
 
-// peaked has a largest weight of exactly 2 in every module, for which both float32 profiles always agree.
-func peaked() *fixture {
+// peaked has the same largest weight in every module, of a kind for which both float32 profiles always agree.
+func peaked(bits uint16) *fixture {
 	f := syntheticBase()
 	for _, name := range f.names() {
-		copy(f.at(name).data, []byte{0, 0x40})
+		copy(f.at(name).data, []byte{byte(bits), byte(bits >> 8)})
 	}
 	return f
+}
+
+func newer(t *testing.T, f *fixture) *safetensors.Checkpoint {
+	t.Helper()
+	f.edit(t, `"version": "0.14.0.1"`, `"version": "0.19.0"`)
+	return open(t, f.write(t))
+}
+
+// Vector 2 of the specification is where the profiles part; the search must not stop before it meets it.
+func TestDetectLooksUntilDecided(t *testing.T) {
+	const rows, cols = 1, 64
+	telling, err := hex.DecodeString(strings.Join([]string{
+		"bdf500003df5bd0c3dafbe0c3d52bdd23c8c3e0cbc8c3dd2bd523d8cbdaf3d0cbd7e00003d7ebc913d35bd913cdabd5a3c113d91bc113d5abcda3d11bd353c91",
+		"bdb800003db8bcd23d83bdd23d1ebd9e3c523dd2bc523d9ebd1e3d52bd833cd2bd0700003d07bc1a3cc0bd1a3c67bce73b9a3d1abb9a3ce7bc673c9abcc03c1a",
+	}, ""))
+	require.NoError(t, err)
+	for i := 0; i < len(telling); i += 2 {
+		telling[i], telling[i+1] = telling[i+1], telling[i]
+	}
+	base, made := syntheticBase(), syntheticBase()
+	base.dropExperts("model.")
+	made.dropExperts("model.")
+	var names []string
+	for i := range decisive + 50 {
+		names = append(names, fmt.Sprintf("model.layers.0.mlp.experts.%d.down_proj", i))
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+		return slices.Compare(x[:], y[:])
+	})
+	p := mustProfile("ct-fp32-div6")
+	for i, name := range names {
+		w := &stub{safetensors.BF16, []uint64{rows, cols}, make([]byte, 2*cols)}
+		w.data[1] = 0x40
+		if i == len(names)-1 {
+			w.data = telling
+		}
+		base.put(syntheticMain, name+".weight", w)
+		made.putNVFP4(syntheticMain, name, w, p.Global(quant.AbsMax(w.data)), reference(p))
+	}
+	d := detect(t, open(t, made.write(t)), open(t, base.write(t)))
+	require.Equal(t, "ct-fp32-div6", d.Profile)
+	require.Equal(t, []string{"ct-fp32-div6"}, d.Recipe.Proven)
+	require.Equal(t, len(names), d.Recipe.Modules)
+	rcp6 := d.Recipe.count("ct-fp32-rcp6")
+	require.Equal(t, len(names)-1, rcp6.Exact)
+	require.EqualValues(t, 1, rcp6.ScaleBytes)
 }
 
 func TestDetectRefusesABaseThatExplainsNothing(t *testing.T) {

@@ -62,11 +62,10 @@ func turned(found, want []uint64) string {
 // checkHead looks at the output head, which is stored, tied to the embedding, or quantized by accident.
 func (c *checker) checkHead() {
 	head := c.head()
-	tied := c.model.Tied != nil && *c.model.Tied
 	switch {
 	case head == nil:
 		return
-	case head.nvfp4() && tied:
+	case head.nvfp4() && c.model.tied:
 		c.find(Finding{
 			Error, CheckHead, c.file(c.anyTensor(head)), head.name, "NVFP4 tensors", "no head of its own, since tie_word_embeddings is true",
 			"loaders take the embedding for it, or look for a plain weight",
@@ -95,7 +94,7 @@ func (c *checker) head() *module {
 // checkTiedBytes compares a stored head with the embedding that the config says it is tied to.
 func (c *checker) checkTiedBytes(ctx context.Context) error {
 	head := c.head()
-	if head == nil || head.nvfp4() || c.model.Tied == nil || !*c.model.Tied {
+	if head == nil || head.nvfp4() || !c.model.tied {
 		return nil
 	}
 	w := head.tensors[slotWeight]

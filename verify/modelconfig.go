@@ -3,52 +3,38 @@ package verify
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
+	"regexp"
 )
 
 // modelConfig is what config.json says about the sizes of the model, at the top or, in a multimodal config, under text_config.
 type modelConfig struct {
-	HiddenSize          uint64 `json:"hidden_size"`
-	MoEIntermediateSize uint64 `json:"moe_intermediate_size"`
-	Tied                *bool  `json:"tie_word_embeddings"`
+	hidden, expert uint64 // 0: not said, or not by one number
+	tied           bool   // the output head is the embedding
 }
+
+// pythonNumber is what Python's json reads beyond JSON. It stands in no field that is read here, so it may be anything.
+var pythonNumber = regexp.MustCompile(`-?Infinity|NaN`)
 
 func readModelConfig(raw []byte) (modelConfig, error) {
-	var config struct {
-		modelConfig
-		Text *modelConfig `json:"text_config"`
+	var config map[string]any
+	if err := json.Unmarshal(pythonNumber.ReplaceAllLiteral(raw, []byte("0")), &config); err != nil {
+		return modelConfig{}, fmt.Errorf("is not the JSON of a model config: %w", err)
 	}
-	if err := json.Unmarshal(withoutPythonNumbers(raw), &config); err != nil {
-		return modelConfig{}, fmt.Errorf("is no JSON that a model config can be: %w", err)
+	text, ok := config["text_config"].(map[string]any)
+	if !ok {
+		text = config
 	}
-	m := config.modelConfig
-	if t := config.Text; t != nil {
-		m.HiddenSize, m.MoEIntermediateSize = t.HiddenSize, t.MoEIntermediateSize
-		if m.Tied == nil {
-			m.Tied = t.Tied
-		}
+	tied, ok := config["tie_word_embeddings"].(bool)
+	if !ok {
+		tied, _ = text["tie_word_embeddings"].(bool)
 	}
-	return m, nil
+	return modelConfig{size(text["hidden_size"]), size(text["moe_intermediate_size"]), tied}, nil
 }
 
-// withoutPythonNumbers writes 0 for NaN and Infinity, which Python's json reads and JSON does not have, and which stand in no field read here.
-func withoutPythonNumbers(raw []byte) []byte {
-	raw = slices.Clone(raw)
-	quoted := false
-	for i := 0; i < len(raw); i++ {
-		switch {
-		case quoted && raw[i] == '\\':
-			i++
-		case raw[i] == '"':
-			quoted = !quoted
-		case quoted:
-		default:
-			for _, word := range []string{"-Infinity", "Infinity", "NaN"} {
-				if n := len(word); len(raw) >= i+n && string(raw[i:i+n]) == word {
-					copy(raw[i:i+n], fmt.Sprintf("%-*s", n, "0"))
-				}
-			}
-		}
+func size(v any) uint64 {
+	f, _ := v.(float64)
+	if f < 1 || f > 1<<40 {
+		return 0
 	}
-	return raw
+	return uint64(f)
 }

@@ -95,12 +95,12 @@ func (c *checker) checkModules() {
 
 // sizes returns rows and columns of the weight: from the model's config where that says, else from the packed tensor.
 func (c *checker) sizes(m *quantizedModule) (rows, cols uint64, known bool) {
-	if _, ok := expertsOf(m.name); ok && c.model.HiddenSize > 0 && c.model.MoEIntermediateSize > 0 {
+	if _, ok := expertsOf(m.name); ok && c.model.hidden > 0 && c.model.expert > 0 {
 		switch m.name[strings.LastIndexByte(m.name, '.')+1:] {
 		case "gate_proj", "up_proj", "w1", "w3":
-			return c.model.MoEIntermediateSize, c.model.HiddenSize, true
+			return c.model.expert, c.model.hidden, true
 		case "down_proj", "w2":
-			return c.model.HiddenSize, c.model.MoEIntermediateSize, true
+			return c.model.hidden, c.model.expert, true
 		}
 	}
 	if p := m.packed(); p != nil && len(p.Shape) == 2 && p.Shape[1] <= 1<<62 {

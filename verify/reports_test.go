@@ -287,6 +287,55 @@ var reports = []reportCase{
 		want: []want{{Error, CheckExperts, "model.layers.1.mlp.experts", "5 modules are NVFP4 and 1 are not"}},
 	},
 	{
+		report: "https://github.com/vllm-project/vllm/pull/41994", what: "one expert's module left plain among NVFP4 ones: named once",
+		damage: func(_ testing.TB, f *fixture) {
+			f.drop(f.module(down)...)
+			f.put(syntheticMain, down+".weight", bf16(3, hidden, inter))
+		},
+		want: []want{{Error, CheckRule, down, "a BF16 weight"}},
+	},
+	{
+		report: "https://github.com/vllm-project/vllm/issues/50925", what: "a plain weight beside the packed one",
+		damage: func(_ testing.TB, f *fixture) { f.put(syntheticMain, down+".weight", bf16(3, hidden, inter)) },
+		want:   []want{{Error, CheckModule, down + ".weight", "a BF16 weight beside weight_packed"}},
+	},
+	{
+		report: "https://github.com/sgl-project/sglang/pull/26701", what: "scale bytes stored as U8",
+		damage: func(_ testing.TB, f *fixture) { f.at(down + ".weight_scale").dtype = safetensors.U8 },
+		want:   []want{{Error, CheckModule, down + ".weight_scale", "dtype U8; expected F8_E4M3"}},
+	},
+	{
+		report: "a global scale per row, as FreeToken's banks have it", what: "global and input scales of two numbers, and a BF16 one",
+		damage: func(_ testing.TB, f *fixture) {
+			for _, s := range []*stub{f.at(down + ".weight_global_scale"), f.at(up + ".input_global_scale")} {
+				s.shape, s.data = []uint64{2}, append(s.data, s.data...)
+			}
+			f.at(gate + ".input_global_scale").dtype = safetensors.I32
+		},
+		want: []want{
+			{Error, CheckModule, down + ".weight_global_scale", "shape [2]; expected one number"},
+			{Error, CheckModule, up + ".input_global_scale", "shape [2]; expected one number"},
+			{Error, CheckModule, gate + ".input_global_scale", "dtype I32; expected F32"},
+		},
+	},
+	{
+		report: "compressed-tensors' MXFP4", what: "packed codes in groups of 32 without a global scale are another form, and sound",
+		damage: func(tb testing.TB, f *fixture) {
+			for _, name := range f.names() {
+				switch module, s, _ := splitName(name); s {
+				case slotGlobal, slotInput:
+					f.drop(name)
+				case slotScale:
+					rows := f.at(module + ".weight_packed").shape[0]
+					groups := f.at(module + ".weight_packed").shape[1] / 16
+					f.put(syntheticMain, name, &stub{safetensors.U8, []uint64{rows, groups}, make([]byte, rows*groups)})
+				}
+			}
+			f.config = strings.NewReplacer(`"strategy": "tensor_group", "group_size": 16`, `"strategy": "group", "group_size": 32`,
+				`"dynamic": "local"`, `"dynamic": true`, "nvfp4-pack", "mxfp4-pack").Replace(f.config)
+		},
+	},
+	{
 		report: "https://github.com/modular/modular/issues/6600", what: "the global scale of the other layout, its reciprocal",
 		damage: func(_ testing.TB, f *fixture) { f.setScalar(down+".weight_global_scale", 1./2688) },
 		want:   []want{{Error, CheckGlobal, down + ".weight_global_scale", "looks like its own reciprocal"}},
@@ -472,6 +521,13 @@ var reports = []reportCase{
 		report: "https://github.com/RobTand/prismaquant/issues/9", what: "tied, head stored with other bytes",
 		damage: tie,
 		want:   []want{{Error, CheckHead, "lm_head.weight", "other values than model.embed_tokens.weight"}},
+	},
+	{
+		report: "https://github.com/ModelCloud/GPTQModel/pull/3050", what: "tied by the text_config of a multimodal model",
+		damage: func(tb testing.TB, f *fixture) {
+			f.edit(tb, `"tie_word_embeddings": false`, `"text_config": {"tie_word_embeddings": true}`)
+		},
+		want: []want{{Error, CheckHead, "lm_head.weight", "other values than model.embed_tokens.weight"}},
 	},
 	{
 		report: "https://github.com/sgl-project/sglang/issues/35358", what: "tied, head quantized",

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -120,7 +121,9 @@ func TestManifest(t *testing.T) {
 			"error " + syntheticRest + ": sha256 ",
 			"error " + syntheticRest + ": model.layers.1.self_attn.q_proj.weight: sha256 ",
 		}},
-		{"an edited config", edit("config.json", func(b []byte) []byte { return append(b, '\n') }), []string{"warning config.json: "}},
+		{"an edited config", edit("config.json", func(b []byte) []byte { return append(b, '\n') }), []string{
+			fmt.Sprintf("warning config.json: %d bytes; expected %d,", len(syntheticConfig)+1, len(syntheticConfig)),
+		}},
 		{"an edited config of the same length", edit("config.json", func(b []byte) []byte {
 			return []byte(strings.Replace(string(b), "synthetic", "synthesis", 1))
 		}), []string{"warning config.json: sha256 "}},
