@@ -12,7 +12,9 @@ import (
 	"github.com/lagquant/lagquant/testdata/goldens"
 )
 
-func float32Bytes(f float32) []byte { return binary.LittleEndian.AppendUint32(nil, math.Float32bits(f)) }
+func float32Bytes(f float32) []byte {
+	return binary.LittleEndian.AppendUint32(nil, math.Float32bits(f))
+}
 
 func TestCompareAgreesWithTheGoldens(t *testing.T) {
 	g := readGeneration(t)

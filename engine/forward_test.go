@@ -75,6 +75,7 @@ func TestGeneration(t *testing.T) {
 	g := readGeneration(t)
 	tiny := goldens.TinyLaguna(t)
 	dirs := map[string]string{
+		"0804": requantized(t, tiny).write(t),
 		"bf16": filepath.Join(tiny, "bf16"), "0722": filepath.Join(tiny, "nvfp4-0722"), "0801": filepath.Join(tiny, "nvfp4-0801"),
 	}
 	for _, v := range []struct {
@@ -86,6 +87,8 @@ func TestGeneration(t *testing.T) {
 		{"0722-w4a4", "0722", W4A4},
 		{"0801-w4a16", "0801", W4A16},
 		{"0801-w4a4", "0801", ActivationsAuto},
+		{"0804-w4a16", "0804", W4A16},
+		{"0804-w4a4", "0804", ActivationsAuto},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			m := load(t, dirs[v.dir], Options{Activations: v.activations, Context: 1024})

@@ -401,4 +401,3 @@ func TestVectorArithmetic(t *testing.T) {
 	choose(picks, []float32{0.5, 0.9, 0.5, 0.1}, []float32{0, -1, 0, 0.45})
 	require.Equal(t, []int32{0, 3}, picks, "the bias chooses")
 }
-

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lagquant/lagquant/internal/fault"
+)
+
+// The configs of the smaller siblings, as far as they decide how the model computes.
+func TestConfigsOfTheFamily(t *testing.T) {
+	const common = `"model_type":"laguna","vocab_size":100352,"num_key_value_heads":8,"head_dim":128,"num_experts":256,"eos_token_id":[2,24]`
+	fullYarn := RoPE{Theta: 5e5, Dims: 64, Factor: 32, BetaFast: 64, BetaSlow: 1, Original: 4096, Truncate: true, Attention: 1}
+	plain := RoPE{Theta: 1e4, Dims: 128, Attention: 1}
+	t.Run("S-2.1", func(t *testing.T) {
+		c, err := ParseConfig([]byte(realConfig))
+		require.NoError(t, err)
+		require.Equal(t, LayerConfig{Heads: 72, Window: 512, RoPE: plain, Sparse: true, Gated: true}, c.Layers[3])
+		require.Equal(t, 48, c.Layers[0].Heads)
+		require.False(t, c.Layers[0].Sparse)
+		require.Equal(t, float32(2.5), c.RoutedScaling)
+		require.Equal(t, ScoreSigmoid, c.Score)
+		low, high := c.Layers[0].RoPE.ramp()
+		require.Equal(t, [2]float32{9, 18}, [2]float32{low, high})
+	})
+	t.Run("XS.2", func(t *testing.T) {
+		c, err := ParseConfig([]byte(`{` + common + `,"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":3,"num_attention_heads":48,
+"num_attention_heads_per_layer":[48,64,64],"layer_types":["full_attention","sliding_attention","sliding_attention"],"sliding_window":512,
+"num_experts_per_tok":8,"moe_intermediate_size":512,"shared_expert_intermediate_size":512,"moe_routed_scaling_factor":2.5,"gating":true,
+"max_position_embeddings":131072,"partial_rotary_factor":0.5,"moe_router_use_sigmoid":true,"rope_parameters":{
+"original_max_position_embeddings":4096,
+"full_attention":{"rope_type":"yarn","rope_theta":500000,"factor":32,"original_max_position_embeddings":4096,"beta_fast":64,"beta_slow":1,
+"attention_factor":1.0,"partial_rotary_factor":0.5},"sliding_attention":{"rope_type":"default","rope_theta":10000,"partial_rotary_factor":1.0}}}`))
+		require.NoError(t, err)
+		require.Equal(t, fullYarn, c.Layers[0].RoPE)
+		require.Equal(t, plain, c.Layers[1].RoPE)
+		require.Equal(t, []bool{false, true, true}, []bool{c.Layers[0].Sparse, c.Layers[1].Sparse, c.Layers[2].Sparse})
+		require.True(t, c.Layers[0].Gated)
+	})
+	t.Run("XS.2 with the older spellings", func(t *testing.T) {
+		c, err := ParseConfig([]byte(`{` + common + `,"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":2,"num_attention_heads":48,
+"layer_types":["full_attention","sliding_attention"],"sliding_window":512,"num_experts_per_tok":8,"moe_intermediate_size":512,
+"shared_expert_intermediate_size":512,"max_position_embeddings":131072,"partial_rotary_factor":0.5,"rope_theta":500000,
+"rope_scaling":{"type":"yarn","factor":32,"original_max_position_embeddings":4096,"beta_fast":64,"attention_factor":1.0},
+"swa_rope_parameters":{"rope_type":"default","rope_theta":10000,"partial_rotary_factor":1.0}}`))
+		require.NoError(t, err)
+		require.Equal(t, fullYarn, c.Layers[0].RoPE)
+		require.Equal(t, plain, c.Layers[1].RoPE)
+	})
+	t.Run("M.1", func(t *testing.T) {
+		c, err := ParseConfig([]byte(`{` + common + `,"hidden_size":4096,"intermediate_size":12288,"num_hidden_layers":5,"num_attention_heads":64,
+"num_experts_per_tok":16,"moe_intermediate_size":1024,"shared_expert_intermediate_size":1024,"mlp_only_layers":[0,1,2],"sliding_window":0,
+"gating":"per-element","max_position_embeddings":262144,"moe_router_score_func":"sigmoid","rope_parameters":{"rope_type":"yarn",
+"rope_theta":500000,"factor":64,"original_max_position_embeddings":4096,"beta_fast":64,"partial_rotary_factor":1.0}}`))
+		require.NoError(t, err)
+		require.Equal(t, []bool{false, false, false, true, true}, []bool{
+			c.Layers[0].Sparse, c.Layers[1].Sparse, c.Layers[2].Sparse, c.Layers[3].Sparse, c.Layers[4].Sparse,
+		})
+		require.Equal(t, 64, c.Layers[4].Heads)
+		require.Zero(t, c.Layers[4].Window)
+		require.Equal(t, 128, c.Layers[4].RoPE.Dims)
+		require.InDelta(t, 1.4158883083359672, c.Layers[4].RoPE.Attention, 1e-12, "0.1 ln 64 + 1 where it is not given")
+		require.Equal(t, float32(1), c.RoutedScaling)
+	})
+	t.Run("nothing but the dimensions", func(t *testing.T) {
+		c, err := ParseConfig([]byte(`{` + common + `,"hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":2,"num_attention_heads":48,
+"num_experts_per_tok":8,"moe_intermediate_size":512,"shared_expert_intermediate_size":512,"max_position_embeddings":4096}`))
+		require.NoError(t, err)
+		require.Equal(t, RoPE{Theta: 5e5, Dims: 64, Attention: 1}, c.Layers[1].RoPE)
+		require.Equal(t, float32(1e-6), c.Eps)
+		require.True(t, c.NormTopK)
+	})
+}
+
+func TestConfigsThatAreRefused(t *testing.T) {
+	const rest = `"vocab_size":10,"hidden_size":32,"intermediate_size":32,"num_key_value_heads":1,"head_dim":32,"num_attention_heads":1,"max_position_embeddings":8`
+	for _, v := range []struct{ config, problem string }{
+		{`[]`, "cannot unmarshal"},
+		{`{"model_type":"laguna",` + rest + `}`, "num_hidden_layers is 0"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":2,"layer_types":["full_attention"]}`, "layer_types has 1 entries for 2 layers"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"layer_types":["linear_attention"]}`, `"linear_attention"`},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"layer_types":["sliding_attention"]}`, "sliding_window is 0"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"attention_bias":true}`, "attention_bias"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"moe_apply_router_weight_on_input":true}`, "moe_apply_router_weight_on_input"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"swa_attention_sink_enabled":true}`, "sinks"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"moe_router_score_func":"cosine"}`, `"cosine"`},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":2,"num_experts":4,"num_experts_per_tok":5}`, "num_experts_per_tok is 5, expected 1 to 4"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":2,"num_experts":4,"mlp_layer_types":["dense","thick"]}`, `"thick"`},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"rope_parameters":{"sliding_attention":{}}}`, "no entry for full_attention"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"rope_parameters":{"rope_type":"yarn","factor":-1}}`, "yarn"},
+		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"rope_theta":0}`, "rope_theta"},
+	} {
+		_, err := ParseConfig([]byte(v.config))
+		require.ErrorContains(t, err, v.problem)
+		require.Equal(t, fault.Refused, fault.KindOf(err))
+	}
+}
