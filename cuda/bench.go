@@ -132,13 +132,13 @@ func (b *bench) measure() ([]Figure, error) {
 			}
 		})},
 		{Figure: Figure{Name: "absmax", Of: copyRate, Bytes: "read"}, measure: b.timed(b.size, func() {
-			b.run(absmax, groups, uint64(b.bf16), groups, uint64(b.memory+resultAmax))
+			b.run(absmax, 2*groups, uint64(b.bf16), groups, uint64(b.memory+resultAmax))
 		})},
 		{Figure: Figure{Name: "quantize", Of: copyRate, Bytes: "read and written"}, measure: b.timed(quantized, func() {
 			b.run(quantize, groups, uint64(b.bf16), groups, uint64(b.memory+scaleTable), uint64(b.memory+thresholds), uint64(b.packed), uint64(b.scales))
 		})},
 		{Figure: Figure{Name: "dequantize", Of: copyRate, Bytes: "read and written"}, measure: b.timed(quantized, func() {
-			b.run(dequantize, groups, uint64(b.packed), uint64(b.scales), groups, bits(6720), 0, uint64(b.second))
+			b.run(dequantize, 2*groups, uint64(b.packed), uint64(b.scales), groups, bits(6720), 0, uint64(b.second))
 		})},
 		{Figure: Figure{Name: busRate, Bytes: "BF16"}, measure: b.timed(2*benchTensor*benchSets/benchRepeats, func() {
 			for i := range 2 * benchSets / benchRepeats {

@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 }
 
 var buildFake = sync.OnceValues(func() (*fake, error) {
-	f := &fake{path: filepath.Join(temporary, "libcuda.so.1")}
-	build := exec.Command("g++", "-O2", "-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unknown-pragmas",
+	f := &fake{path: filepath.Join(temporary, "libfakecuda.so")}
+	build := exec.Command("g++", "-O2", "-std=c++17", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-fvisibility=hidden", "-Wno-unknown-pragmas",
 		"-I.", "-o", f.path, "driver.cpp")
 	build.Dir = "testdata/fakecuda"
 	build.Stderr = os.Stderr

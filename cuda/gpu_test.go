@@ -1,4 +1,4 @@
-//go:build !nogpu && ((linux && (amd64 || arm64)) || (windows && amd64))
+//go:build !nogpu && linux && (amd64 || arm64)
 
 package cuda
 
@@ -25,24 +25,23 @@ import (
 // onEach runs a test on the fake driver and, where there is one, on a real GPU. open gives an engine that must not lose a device.
 func onEach(t *testing.T, test func(t *testing.T, open func(Options) *Engine, real bool)) {
 	t.Helper()
-	run := func(name, library string) {
-		t.Run(name, func(t *testing.T) {
-			test(t, func(o Options) *Engine {
-				o.Library = library
-				o.Notice = func(err error) { t.Error("device lost:", err) }
-				e, err := Open(o)
-				require.NoError(t, err)
-				t.Cleanup(func() { require.NoError(t, e.Close()) })
-				return e
-			}, library == "")
-		})
+	run := func(t *testing.T, library string) {
+		test(t, func(o Options) *Engine {
+			o.Library = library
+			o.Notice = func(err error) { t.Error("device lost:", err) }
+			e, err := Open(o)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, e.Close()) })
+			return e
+		}, library == "")
 	}
-	run("fake", newFake(t, 1).path)
-	if _, err := Devices(); err != nil {
-		t.Log("not run on a GPU:", err)
-		return
-	}
-	run("gpu", "")
+	t.Run("fake", func(t *testing.T) { run(t, newFake(t, 1).path) })
+	t.Run("gpu", func(t *testing.T) {
+		if _, err := Devices(); err != nil {
+			t.Skip("not run on a GPU: ", err)
+		}
+		run(t, "")
+	})
 }
 
 // newMember takes the engine's own memory, filled with bytes that no kernel would write.

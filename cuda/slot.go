@@ -111,9 +111,9 @@ func (s *slot) fill(at address, value byte, n int) {
 }
 
 // run launches a kernel for a number of work items, a thread each, in blocks of blockThreads up to a number that fills the device well;
-// the kernels stride over the rest. On an H200, 64 blocks a multiprocessor are 1-5 % faster than 16.
+// the kernels stride over the rest. On an H200, 256 blocks a multiprocessor quantize 2 % faster than 64 and 5 % faster than 16.
 func (s *slot) run(k kernel, items uint64, arguments ...uint64) {
-	s.runBlocks(k, min((items+blockThreads-1)/blockThreads, uint64(64*s.multiprocessors)), arguments...)
+	s.runBlocks(k, min((items+blockThreads-1)/blockThreads, uint64(256*s.multiprocessors)), arguments...)
 }
 
 func (s *slot) runBlocks(k kernel, blocks uint64, arguments ...uint64) {
@@ -201,7 +201,7 @@ func (s *slot) prepare(p quant.Profile, set []quant.Member, pieces []piece) {
 	s.fill(s.memory+resultAmax, 0, 4)
 	for _, c := range pieces {
 		s.copyIn(c.bf16, c.part(set[c.index].BF16, groupBF16))
-		s.run(absmax, uint64(c.groups), uint64(c.bf16), uint64(c.groups), uint64(s.memory+resultAmax))
+		s.run(absmax, 2*uint64(c.groups), uint64(c.bf16), uint64(c.groups), uint64(s.memory+resultAmax))
 	}
 	s.runBlocks(tables, tableThreads/blockThreads, uint64(s.memory+resultAmax), uint64(p.GlobalForm), uint64(p.ScaleForm),
 		flag(p.BF16Observer), uint64(p.ZeroScale), bits(p.LowerClamp),
@@ -314,7 +314,7 @@ func (s *slot) dequantizeBF16(m quant.Member, global float32, modelopt bool) err
 	for _, c := range pieces {
 		s.copyIn(c.packed, c.part(m.Packed, groupCodes))
 		s.copyIn(c.scales, c.part(m.Scales, 1))
-		s.run(dequantize, uint64(c.groups), uint64(c.packed), uint64(c.scales), uint64(c.groups), bits(global), flag(modelopt), uint64(c.bf16))
+		s.run(dequantize, 2*uint64(c.groups), uint64(c.packed), uint64(c.scales), uint64(c.groups), bits(global), flag(modelopt), uint64(c.bf16))
 		s.copyOut(c.part(m.BF16, groupBF16), c.bf16)
 	}
 	return s.wait()

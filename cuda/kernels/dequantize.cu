@@ -3,7 +3,7 @@
 #include "nvfp4.cuh"
 
 // The low and the high bytes of a scale's eight BF16 values.
-struct Values {
+struct __align__(16) Values {
     u32 low[2], high[2];
 };
 
@@ -17,7 +17,7 @@ __device__ inline uint2 spread(const Values &v, u32 p, u32 keepSign) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-dequantize(const uint2 *packed, const u8 *scales, u64 groups, float global, u32 modelopt, uint4 *bf16) {
+dequantize(const u32 *packed, const u8 *scales, u64 groups, float global, u32 modelopt, uint4 *bf16) {
     __shared__ Values values[256];
     Values v = {};
     float one = step(threadIdx.x, global, modelopt);
@@ -29,13 +29,12 @@ dequantize(const uint2 *packed, const u8 *scales, u64 groups, float global, u32 
     values[threadIdx.x] = v;
     __syncthreads();
 
-    for (u64 g = thread(); g < groups; g += threads()) {
-        uint2 p = packed[g];
-        u32 scale = scales[g];
+    // A thread takes half a group, so that a warp's stores lie side by side.
+    for (u64 i = thread(); i < 2 * groups; i += threads()) {
+        u32 p = packed[i], scale = scales[i / 2];
         u32 keepSign = (scale & 0x7f) == 0x7f ? 0 : 0x8888; // NaN has none
-        uint2 a = spread(values[scale], p.x, keepSign), b = spread(values[scale], p.x >> 16, keepSign);
-        uint2 c = spread(values[scale], p.y, keepSign), d = spread(values[scale], p.y >> 16, keepSign);
-        bf16[2 * g] = make_uint4(a.x, a.y, b.x, b.y);
-        bf16[2 * g + 1] = make_uint4(c.x, c.y, d.x, d.y);
+        Values v = values[scale];
+        uint2 low = spread(v, p, keepSign), high = spread(v, p >> 16, keepSign);
+        bf16[i] = make_uint4(low.x, low.y, high.x, high.y);
     }
 }

@@ -14,6 +14,7 @@
 #define __global__
 #define __shared__ static thread_local
 #define __launch_bounds__(n)
+#define __align__(n) alignas(n)
 
 struct uint2 {
     unsigned x, y;

@@ -360,7 +360,7 @@ EXPORT int cuLaunchKernel(const std::string *function, unsigned blocks, unsigned
             auto scales = device<u8>(a[5], a[1], good);
             body = [=] { quantizeKernel::quantize(bf16, a[1], bytes, thresholds, packed, scales); };
         } else if (name == "dequantize") {
-            auto packed = device<uint2>(a[0], a[2] * 8, good, 8);
+            auto packed = device<u32>(a[0], a[2] * 8, good);
             auto scales = device<u8>(a[1], a[2], good);
             auto bf16 = device<uint4>(a[5], a[2] * 32, good, 16);
             body = [=] { dequantizeKernel::dequantize(packed, scales, a[2], __uint_as_float(a[3]), a[4], bf16); };
