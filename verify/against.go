@@ -70,7 +70,13 @@ type Origin struct {
 func Against(ctx context.Context, a, b *safetensors.Checkpoint, o Options) (*Comparison, error) {
 	c := &comparer{o: o, a: takeInventory(a), b: takeInventory(b), open: newFiles()}
 	defer c.open.close()
-	c.Comparison = &Comparison{Schema: comparisonSchema, A: label(a), B: label(b), Sample: o.Sample.String()}
+	c.Comparison = &Comparison{Schema: comparisonSchema, A: o.Names[0], B: o.Names[1], Sample: o.Sample.String()}
+	if c.A == "" {
+		c.A = label(a)
+	}
+	if c.B == "" {
+		c.B = label(b)
+	}
 	if c.A == c.B {
 		c.A, c.B = a.Dir, b.Dir
 	}

@@ -31,14 +31,15 @@ func TestRecipesOfTheTinyCheckpoints(t *testing.T) {
 		revision string
 		modules  int
 		proven   string
+		line     string
 		counts   map[string]counts
 	}{
-		{"0722", 168, "ct-bf16", map[string]counts{
+		{"0722", 168, "ct-bf16", "168 of 168 modules, byte for byte", map[string]counts{
 			"ct-bf16":      {168, 0, 0, 0},
 			"ct-fp32-rcp6": {1, 160, 3288, 15707},
 			"ct-fp32-div6": {1, 160, 3199, 15477},
 		}},
-		{"0801", 120, "ct-fp32-rcp6", map[string]counts{
+		{"0801", 120, "ct-fp32-rcp6", "120 of 120 modules, byte for byte (the closest other is ct-fp32-div6: 113 of 120 modules exact", map[string]counts{
 			"ct-fp32-rcp6": {120, 0, 0, 0},
 			"ct-fp32-div6": {113, 0, 52, 152},
 			"ct-bf16":      {1, 114, 2245, 10874},
@@ -60,7 +61,7 @@ func TestRecipesOfTheTinyCheckpoints(t *testing.T) {
 				require.True(t, got.Clean())
 				require.Empty(t, got.Differing)
 				require.Len(t, slices.Concat(got.OnlyA, got.OnlyB), 16, "the KV scales of 8 layers")
-				require.Contains(t, strings.Join(got.Verdict, "\n"), "nvfp4-"+c.revision+" was made from bf16 with "+c.proven)
+				require.Contains(t, strings.Join(got.Verdict, "\n"), "nvfp4-"+c.revision+" was made from bf16 with "+c.proven+": "+c.line)
 			}
 		})
 	}
@@ -69,7 +70,7 @@ func TestRecipesOfTheTinyCheckpoints(t *testing.T) {
 // The whole base: layers 6 and 7 of 0801 are BF16, so the same bytes as the base.
 func TestSameLayers(t *testing.T) {
 	got := against(t, open(t, tinyPath(t, "nvfp4-0801")), open(t, tinyPath(t, "bf16")), Options{})
-	require.Contains(t, got.Verdict[1], "layers 0,6-7 and tensors outside the layers: the same; layers 1-5: in another form")
+	require.Contains(t, got.Verdict, "layers 0,6-7 and tensors outside the layers: the same; layers 1-5: in another form")
 	require.Equal(t, 281-120, got.Same)
 }
 
@@ -288,15 +289,43 @@ func TestGlobalAloneDiffers(t *testing.T) {
 func TestUnproven(t *testing.T) {
 	base, made := syntheticBase(), synthetic()
 	base.at(down + ".weight").dtype = safetensors.F16
-	base.put(syntheticMain, "model.layers.1.odd.weight", bf16(1, 4, 24))
-	made.put(syntheticMain, "model.layers.1.odd.weight_packed", &stub{safetensors.U8, []uint64{4, 12}, make([]byte, 48)})
-	made.put(syntheticMain, "model.layers.1.odd.weight_scale", &stub{safetensors.F8E4M3, []uint64{4, 1}, make([]byte, 4)})
+	base.put(syntheticMain, "model.layers.1.odd.weight", bf16(1, 1, 24))
+	made.put(syntheticMain, "model.layers.1.odd.weight_packed", &stub{safetensors.U8, []uint64{1, 12}, make([]byte, 12)})
+	made.put(syntheticMain, "model.layers.1.odd.weight_scale", &stub{safetensors.F8E4M3, []uint64{1, 1}, make([]byte, 1)})
 	made.put(syntheticMain, "model.layers.1.odd.weight_global_scale", f32(1))
 	made.drop(gate + ".weight_scale")
 	got := against(t, open(t, made.write(t)), open(t, base.write(t)), Options{})
 	require.Equal(t, []string{down, gate, "model.layers.1.odd"}, got.Recipes[0].Unproven)
 	require.False(t, got.Clean())
 	require.Contains(t, strings.Join(got.Verdict, "\n"), "3 modules of ")
+}
+
+// Two quantized checkpoints of which one lacks a KV scale are not the same; a base that is not quantized cannot have one.
+func TestCalibrationScales(t *testing.T) {
+	f := synthetic()
+	f.put(syntheticRest, "model.layers.1.self_attn.k_scale", f32(1))
+	with, without, base := open(t, f.write(t)), open(t, synthetic().write(t)), open(t, syntheticBase().write(t))
+	for _, c := range []struct {
+		a, b  *safetensors.Checkpoint
+		clean bool
+	}{{with, without, false}, {without, with, false}, {with, base, true}, {base, with, true}, {without, without, true}} {
+		require.Equal(t, c.clean, against(t, c.a, c.b, Options{}).Clean())
+	}
+}
+
+// A convention explains what no profile does; weights of which one in a module is not zero come out alike under all of them.
+func TestProvenNeedsNoConvention(t *testing.T) {
+	lonely := func() *fixture {
+		f := syntheticBase()
+		for _, name := range f.names() {
+			clear(f.at(name).data)
+			f.at(name).data[1] = 0x40
+		}
+		return f
+	}
+	r := against(t, open(t, lonely().quantizeExperts(nil).write(t)), open(t, lonely().write(t)), Options{}).Recipes[0]
+	require.Contains(t, r.Proven, "ct-fp32-rcp6")
+	require.Empty(t, r.Convention)
 }
 
 // Every kind of difference between two tensors of one name, and names that only one side has.
@@ -310,10 +339,11 @@ func TestDifferences(t *testing.T) {
 	b.at(down + ".weight_scale").data[10] -= 5
 	b.at(down + ".weight_packed").data[0] = a.at(down + ".weight_packed").data[0] ^ 0x88
 	a.put(syntheticRest, "only.here", f32(1))
-	b.put(syntheticRest, "model.layers.1.self_attn.k_scale", f32(1))
+	b.put(syntheticRest, up+".weight", bf16(1, inter, hidden)) // left behind beside the packed one: still NVFP4 on both sides
 	got := against(t, open(t, a.write(t)), open(t, b.write(t)), Options{Jobs: 3})
 	require.Equal(t, []string{"only.here"}, got.OnlyA)
-	require.Equal(t, []string{"model.layers.1.self_attn.k_scale"}, got.OnlyB, "both sides are quantized: no excuse")
+	require.Equal(t, []string{up + ".weight"}, got.OnlyB)
+	require.Empty(t, got.Recipes)
 	what := map[string]Difference{}
 	for _, d := range got.Differing {
 		what[d.Tensor] = d

@@ -54,7 +54,8 @@ func TestDetectProfile(t *testing.T) {
 			"80 of 80", "it proves nothing",
 		},
 		{"nothing quantized", bf16, nil, "ct-fp32-rcp6", "default", "no quantized module", "no quantized module of its own to follow: took ct-fp32-rcp6"},
-		{"few modules of which two profiles give the bytes", open(t, peaked(0x4000).quantizeExperts(nil).write(t)), open(t, peaked(0x4000).write(t)), "ct-fp32-rcp6", "base",
+		{
+			"few modules of which two profiles give the bytes", open(t, peaked(0x4000).quantizeExperts(nil).write(t)), open(t, peaked(0x4000).write(t)), "ct-fp32-rcp6", "base",
 			"12 of 12 modules", "give the same bytes on all 12 modules: took ct-fp32-rcp6",
 		},
 		{

@@ -275,6 +275,16 @@ func (r *Recipe) count(profile string) ProfileCount {
 	return r.Profiles[i]
 }
 
+// closestOther returns the counts of the profile that comes closest without being proven.
+func (r *Recipe) closestOther() (next ProfileCount, ok bool) {
+	for _, c := range r.Profiles {
+		if c.Exact < c.Modules && (!ok || c.closer(next)) {
+			next, ok = c, true
+		}
+	}
+	return next, ok
+}
+
 // unrelated is the share of equal packed bytes below which the weights, not the arithmetic, differ: two NVFP4 forms of the same weights
 // have at least 95 % in common, of unrelated ones about 1 %.
 const unrelated = 0.7
@@ -285,8 +295,12 @@ func (r *Recipe) String() string {
 		return fmt.Sprintf("%s: no module of %s could be compared", r.Quantized, r.Base)
 	}
 	if len(r.Proven) > 0 {
-		return fmt.Sprintf("%s was made from %s with %s: %d of %s, byte for byte",
+		s := fmt.Sprintf("%s was made from %s with %s: %d of %s, byte for byte",
 			r.Quantized, r.Base, strings.Join(r.Proven, " or "), r.Modules, plural(r.Modules, "module"))
+		if next, ok := r.closestOther(); ok {
+			s += fmt.Sprintf(" (the closest other is %s)", next)
+		}
+		return s
 	}
 	best := r.count(r.Best)
 	if best.packedShare() < unrelated {

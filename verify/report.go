@@ -19,6 +19,7 @@ type Options struct {
 	Jobs     int               // workers; 0: as many as Go runs at once
 	Sample   Sample            // Against and DetectProfile: the part of the modules to look at
 	Backend  quant.Backend     // Against and DetectProfile: what quantizes; nil: the CPU
+	Names    [2]string         // Against: what the verdict calls a and b; empty: the names of their folders
 	Progress func(bytes int64) // called with the number of bytes just read, from several goroutines at once
 }
 

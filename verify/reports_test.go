@@ -101,6 +101,18 @@ var reports = []reportCase{
 		want: []want{{Error, CheckScale, down + ".weight_scale", "NaN (0xff) at row 0, group 0, 2 of 128"}},
 	},
 	{
+		report: "https://github.com/vllm-project/compressed-tensors/issues/832", what: "NaN where the largest scale was: one finding",
+		damage: func(_ testing.TB, f *fixture) {
+			s := f.at(down + ".weight_scale").data
+			for i, b := range s {
+				if b == scale448 {
+					s[i] = 0x7f
+				}
+			}
+		},
+		want: []want{{Error, CheckScale, down + ".weight_scale", "NaN (0x7f)"}},
+	},
+	{
 		report: "https://github.com/vllm-project/vllm/pull/37464", what: "negative scale bytes",
 		damage: func(_ testing.TB, f *fixture) { f.at(down + ".weight_scale").data[7] |= 0x80 },
 		want:   []want{{Error, CheckScale, down + ".weight_scale", "sign bit set"}},
@@ -663,8 +675,7 @@ var reports = []reportCase{
 		damage: func(tb testing.TB, f *fixture) {
 			f.drop("model.layers.7.mlp.experts.3.down_proj.weight")
 			f.index["model.layers.7.mlp.experts.3.down_proj.weight"] = "model-00008-of-00011.safetensors"
-			f.shards["model-00008-of-00011.safetensors"]["model.layers.7.mlp.experts.3.down_proj.weight_packed"] =
-				&stub{safetensors.U8, []uint64{192, 32}, make([]byte, 192*32)}
+			f.shards["model-00008-of-00011.safetensors"]["model.layers.7.mlp.experts.3.down_proj.weight_packed"] = &stub{safetensors.U8, []uint64{192, 32}, make([]byte, 192*32)}
 		},
 		want: []want{
 			{Error, CheckFiles, "model.layers.7.mlp.experts.3.down_proj.weight", "no shard has it"},

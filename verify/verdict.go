@@ -21,20 +21,59 @@ func (c *comparer) judge() {
 		say("all %s are the same bytes%s", plural(c.Same, "tensor"), of)
 		return
 	}
-	say("%s the same bytes, %d differ, %d only in %s, %d only in %s%s", plural(c.Same, "tensor"), len(c.Differing), len(c.OnlyA), c.A, len(c.OnlyB), c.B, of)
+	say("same bytes: %s; different: %d; only in %s: %d; only in %s: %d%s",
+		plural(c.Same, "tensor"), len(c.Differing), c.A, len(c.OnlyA), c.B, len(c.OnlyB), of)
+	for _, only := range []struct {
+		names []string
+		in    string
+	}{{c.OnlyA, c.A}, {c.OnlyB, c.B}} {
+		if len(only.names) > 0 {
+			say("only in %s: %s", only.in, fewOf(only.names))
+		}
+	}
+	if others := c.otherDifferences(); len(others) > 0 {
+		say("different beside NVFP4 modules: %s", fewOf(others))
+	}
 	say("%s", c.layerText())
 	if c.NVFP4 != nil && c.NVFP4.DifferingModules > 0 {
 		say("%s", c.NVFP4)
 	}
 	for _, r := range c.Recipes {
 		say("%s", r)
+		if r.InputScales > 0 {
+			say("%s of them in %s come from calibration, which weights cannot prove", plural(r.InputScales, "input scale"), r.Quantized)
+		}
 		if len(r.Unproven) > 0 {
-			say("%s of %s could not be compared: %s", plural(len(r.Unproven), "module"), r.Quantized, strings.Join(r.Unproven, ", "))
+			say("%s of %s could not be compared: %s", plural(len(r.Unproven), "module"), r.Quantized, fewOf(r.Unproven))
 		}
 	}
 	for _, o := range c.Origins {
 		say("%s", o.Text)
 	}
+}
+
+// fewOf lists the first names and counts the rest.
+func fewOf(names []string) string {
+	const few = 4
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few-1], ", "), len(names)-few+1)
+}
+
+// otherDifferences describes the differing tensors that the line about NVFP4 modules does not cover.
+func (c *comparer) otherDifferences() []string {
+	var out []string
+	for _, d := range c.Differing {
+		switch {
+		case c.kind(c.a.tensors[d.Tensor]) != kindOther:
+		case d.What == "bytes":
+			out = append(out, fmt.Sprintf("%s (%d of %d bytes)", d.Tensor, d.Bytes, d.Of))
+		default:
+			out = append(out, fmt.Sprintf("%s (%s %s, %s)", d.Tensor, d.What, d.A, d.B))
+		}
+	}
+	return out
 }
 
 // layerText says which layers are the same, which differ and which are there in two forms.
