@@ -33,3 +33,23 @@ func quantizeAVX512(k *byte, packed *byte, scales *byte, bf16 *byte, blocks int)
 //
 //go:noescape
 func quantizeAVX2(k *byte, packed *byte, scales *byte, bf16 *byte, blocks int) int
+
+// matVecBF16AVX2 multiplies rows of so many vectors of BF16 by x, which has the even elements of each vector before the odd ones.
+//
+//go:noescape
+func matVecBF16AVX2(dst *float32, x *float32, w *byte, rows int, vectors int)
+
+// matVecBF16AVX512 multiplies rows of so many vectors of BF16 by x, which has the even elements of each vector before the odd ones.
+//
+//go:noescape
+func matVecBF16AVX512(dst *float32, x *float32, w *byte, rows int, vectors int)
+
+// matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, which has in vector i of a block the elements of laneElement256.
+//
+//go:noescape
+func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
+
+// matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x, which has in vector i of a block element i of each group, groups in the order of laneGroup512.
+//
+//go:noescape
+func matVecNVFP4AVX512(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)

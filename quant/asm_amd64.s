@@ -1690,3 +1690,461 @@ DATA quant_dword80808080<>+40(SB)/8, $0x8080808080808080
 DATA quant_dword80808080<>+48(SB)/8, $0x8080808080808080
 DATA quant_dword80808080<>+56(SB)/8, $0x8080808080808080
 GLOBL quant_dword80808080<>(SB), RODATA|NOPTR, $64
+
+// func matVecBF16AVX2(dst *float32, x *float32, w *byte, rows int, vectors int)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·matVecBF16AVX2(SB), NOSPLIT, $0-40
+	MOVQ    dst+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    w+16(FP), DX
+	MOVQ    rows+24(FP), BX
+	MOVQ    vectors+32(FP), SI
+	VMOVDQU quant_dwordffff0000<>+0(SB), Y0
+	TESTQ   BX, BX
+	JZ      done
+
+row:
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	MOVQ  CX, DI
+	MOVQ  SI, R8
+	SUBQ  $0x04, R8
+	JL    rest
+
+four:
+	PREFETCHT0  4096(DX)
+	VMOVDQU     (DX), Y10
+	VPSLLD      $0x10, Y10, Y9
+	VPAND       Y0, Y10, Y10
+	VFMADD231PS (DI), Y9, Y1
+	VFMADD231PS 32(DI), Y10, Y2
+	VMOVDQU     32(DX), Y10
+	VPSLLD      $0x10, Y10, Y9
+	VPAND       Y0, Y10, Y10
+	VFMADD231PS 64(DI), Y9, Y3
+	VFMADD231PS 96(DI), Y10, Y4
+	PREFETCHT0  4160(DX)
+	VMOVDQU     64(DX), Y10
+	VPSLLD      $0x10, Y10, Y9
+	VPAND       Y0, Y10, Y10
+	VFMADD231PS 128(DI), Y9, Y5
+	VFMADD231PS 160(DI), Y10, Y6
+	VMOVDQU     96(DX), Y10
+	VPSLLD      $0x10, Y10, Y9
+	VPAND       Y0, Y10, Y10
+	VFMADD231PS 192(DI), Y9, Y7
+	VFMADD231PS 224(DI), Y10, Y8
+	ADDQ        $0x00000080, DX
+	ADDQ        $0x00000100, DI
+	SUBQ        $0x04, R8
+	JGE         four
+
+rest:
+	ADDQ $0x04, R8
+	JZ   sum
+
+one:
+	PREFETCHT0  4096(DX)
+	VMOVDQU     (DX), Y10
+	VPSLLD      $0x10, Y10, Y9
+	VPAND       Y0, Y10, Y10
+	VFMADD231PS (DI), Y9, Y1
+	VFMADD231PS 32(DI), Y10, Y2
+	ADDQ        $0x00000020, DX
+	ADDQ        $0x00000040, DI
+	DECQ        R8
+	JNZ         one
+
+sum:
+	VADDPS       Y5, Y1, Y1
+	VADDPS       Y6, Y2, Y2
+	VADDPS       Y7, Y3, Y3
+	VADDPS       Y8, Y4, Y4
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y4, Y2, Y2
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VADDPS       X2, X1, X1
+	VPERMILPS    $0x0e, X1, X2
+	VADDPS       X2, X1, X1
+	VPERMILPS    $0x01, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSS       X1, (AX)
+	ADDQ         $0x04, AX
+	DECQ         BX
+	JNZ          row
+
+done:
+	VZEROUPPER
+	RET
+
+// func matVecBF16AVX512(dst *float32, x *float32, w *byte, rows int, vectors int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·matVecBF16AVX512(SB), NOSPLIT, $0-40
+	MOVQ      dst+0(FP), AX
+	MOVQ      x+8(FP), CX
+	MOVQ      w+16(FP), DX
+	MOVQ      rows+24(FP), BX
+	MOVQ      vectors+32(FP), SI
+	VMOVDQU64 quant_dwordffff0000<>+0(SB), Z0
+	TESTQ     BX, BX
+	JZ        done
+
+row:
+	VPXORQ Z1, Z1, Z1
+	VPXORQ Z2, Z2, Z2
+	VPXORQ Z3, Z3, Z3
+	VPXORQ Z4, Z4, Z4
+	VPXORQ Z5, Z5, Z5
+	VPXORQ Z6, Z6, Z6
+	VPXORQ Z7, Z7, Z7
+	VPXORQ Z8, Z8, Z8
+	MOVQ   CX, DI
+	MOVQ   SI, R8
+	SUBQ   $0x04, R8
+	JL     rest
+
+four:
+	PREFETCHT0  4096(DX)
+	VMOVDQU64   (DX), Z10
+	VPSLLD      $0x10, Z10, Z9
+	VPANDQ      Z0, Z10, Z10
+	VFMADD231PS (DI), Z9, Z1
+	VFMADD231PS 64(DI), Z10, Z2
+	PREFETCHT0  4160(DX)
+	VMOVDQU64   64(DX), Z10
+	VPSLLD      $0x10, Z10, Z9
+	VPANDQ      Z0, Z10, Z10
+	VFMADD231PS 128(DI), Z9, Z3
+	VFMADD231PS 192(DI), Z10, Z4
+	PREFETCHT0  4224(DX)
+	VMOVDQU64   128(DX), Z10
+	VPSLLD      $0x10, Z10, Z9
+	VPANDQ      Z0, Z10, Z10
+	VFMADD231PS 256(DI), Z9, Z5
+	VFMADD231PS 320(DI), Z10, Z6
+	PREFETCHT0  4288(DX)
+	VMOVDQU64   192(DX), Z10
+	VPSLLD      $0x10, Z10, Z9
+	VPANDQ      Z0, Z10, Z10
+	VFMADD231PS 384(DI), Z9, Z7
+	VFMADD231PS 448(DI), Z10, Z8
+	ADDQ        $0x00000100, DX
+	ADDQ        $0x00000200, DI
+	SUBQ        $0x04, R8
+	JGE         four
+
+rest:
+	ADDQ $0x04, R8
+	JZ   sum
+
+one:
+	PREFETCHT0  4096(DX)
+	VMOVDQU64   (DX), Z10
+	VPSLLD      $0x10, Z10, Z9
+	VPANDQ      Z0, Z10, Z10
+	VFMADD231PS (DI), Z9, Z1
+	VFMADD231PS 64(DI), Z10, Z2
+	ADDQ        $0x00000040, DX
+	ADDQ        $0x00000080, DI
+	DECQ        R8
+	JNZ         one
+
+sum:
+	VADDPS        Z5, Z1, Z1
+	VADDPS        Z6, Z2, Z2
+	VADDPS        Z7, Z3, Z3
+	VADDPS        Z8, Z4, Z4
+	VADDPS        Z3, Z1, Z1
+	VADDPS        Z4, Z2, Z2
+	VADDPS        Z2, Z1, Z1
+	VEXTRACTF64X4 $0x01, Z1, Y9
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X9
+	VADDPS        X9, X1, X1
+	VPERMILPS     $0x0e, X1, X9
+	VADDPS        X9, X1, X1
+	VPERMILPS     $0x01, X1, X9
+	VADDPS        X9, X1, X1
+	VMOVSS        X1, (AX)
+	ADDQ          $0x04, AX
+	DECQ          BX
+	JNZ           row
+
+done:
+	VZEROUPPER
+	RET
+
+// func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·matVecNVFP4AVX2(SB), NOSPLIT, $0-56
+	MOVQ    dst+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    packed+16(FP), DX
+	MOVQ    scales+24(FP), BX
+	VMOVSS  step+32(FP), X0
+	MOVQ    rows+40(FP), SI
+	MOVQ    blocks+48(FP), DI
+	VMOVDQU quant_e2m1low<>+0(SB), Y1
+	VMOVDQU quant_e2m1high<>+0(SB), Y2
+	VMOVDQU quant_dword0f0f0f0f<>+0(SB), Y3
+	VMOVSS  quant_dword43800000<>+0(SB), X4
+	VMULSS  X4, X0, X0
+	TESTQ   SI, SI
+	JZ      done
+
+row:
+	VPXOR Y4, Y4, Y4
+	MOVQ  CX, R8
+	MOVQ  DI, R9
+
+block:
+	PREFETCHT0   4096(DX)
+	VMOVDQU      (DX), Y5
+	VPSRLW       $0x04, Y5, Y6
+	VPAND        Y3, Y5, Y5
+	VPAND        Y3, Y6, Y6
+	VPSHUFB      Y5, Y1, Y7
+	VPSHUFB      Y5, Y2, Y8
+	VPUNPCKLBW   Y8, Y7, Y9
+	VPSLLD       $0x10, Y9, Y5
+	VPAND        quant_dwordffff0000<>+0(SB), Y9, Y9
+	VMULPS       (R8), Y5, Y5
+	VFMADD231PS  32(R8), Y9, Y5
+	VPUNPCKHBW   Y8, Y7, Y8
+	VPSLLD       $0x10, Y8, Y7
+	VPAND        quant_dwordffff0000<>+0(SB), Y8, Y8
+	VMULPS       128(R8), Y7, Y7
+	VFMADD231PS  160(R8), Y8, Y7
+	VPSHUFB      Y6, Y1, Y8
+	VPSHUFB      Y6, Y2, Y6
+	VPUNPCKLBW   Y6, Y8, Y9
+	VPSLLD       $0x10, Y9, Y10
+	VPAND        quant_dwordffff0000<>+0(SB), Y9, Y9
+	VFMADD231PS  64(R8), Y10, Y5
+	VFMADD231PS  96(R8), Y9, Y5
+	VPUNPCKHBW   Y6, Y8, Y6
+	VPSLLD       $0x10, Y6, Y8
+	VPAND        quant_dwordffff0000<>+0(SB), Y6, Y6
+	VFMADD231PS  192(R8), Y8, Y7
+	VFMADD231PS  224(R8), Y6, Y7
+	VPBROADCASTD (BX), X6
+	VPSHUFB      quant_scales0<>+0(SB), X6, X6
+	VPSRLW       $0x01, X6, X6
+	VCVTPH2PS    X6, Y6
+	VFMADD231PS  Y6, Y5, Y4
+	VPBROADCASTD (BX), X5
+	VPSHUFB      quant_scales1<>+0(SB), X5, X5
+	VPSRLW       $0x01, X5, X5
+	VCVTPH2PS    X5, Y5
+	VFMADD231PS  Y5, Y7, Y4
+	ADDQ         $0x20, DX
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x04, BX
+	DECQ         R9
+	JNZ          block
+	VEXTRACTF128 $0x01, Y4, X5
+	VADDPS       X5, X4, X4
+	VPERMILPS    $0x0e, X4, X5
+	VADDPS       X5, X4, X4
+	VPERMILPS    $0x01, X4, X5
+	VADDPS       X5, X4, X4
+	VMULSS       X0, X4, X4
+	VMOVSS       X4, (AX)
+	ADDQ         $0x04, AX
+	DECQ         SI
+	JNZ          row
+
+done:
+	VZEROUPPER
+	RET
+
+DATA quant_e2m1low<>+0(SB)/8, $0xc0804000c0800000
+DATA quant_e2m1low<>+8(SB)/8, $0xc0804000c0800000
+DATA quant_e2m1low<>+16(SB)/8, $0xc0804000c0800000
+DATA quant_e2m1low<>+24(SB)/8, $0xc0804000c0800000
+DATA quant_e2m1low<>+32(SB)/8, $0xc0804000c0800000
+DATA quant_e2m1low<>+40(SB)/8, $0xc0804000c0800000
+DATA quant_e2m1low<>+48(SB)/8, $0xc0804000c0800000
+DATA quant_e2m1low<>+56(SB)/8, $0xc0804000c0800000
+GLOBL quant_e2m1low<>(SB), RODATA|NOPTR, $64
+
+DATA quant_e2m1high<>+0(SB)/8, $0x404040403f3f3f00
+DATA quant_e2m1high<>+8(SB)/8, $0xc0c0c0c0bfbfbf80
+DATA quant_e2m1high<>+16(SB)/8, $0x404040403f3f3f00
+DATA quant_e2m1high<>+24(SB)/8, $0xc0c0c0c0bfbfbf80
+DATA quant_e2m1high<>+32(SB)/8, $0x404040403f3f3f00
+DATA quant_e2m1high<>+40(SB)/8, $0xc0c0c0c0bfbfbf80
+DATA quant_e2m1high<>+48(SB)/8, $0x404040403f3f3f00
+DATA quant_e2m1high<>+56(SB)/8, $0xc0c0c0c0bfbfbf80
+GLOBL quant_e2m1high<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword0f0f0f0f<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA quant_dword0f0f0f0f<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA quant_dword0f0f0f0f<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA quant_dword0f0f0f0f<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA quant_dword0f0f0f0f<>+32(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA quant_dword0f0f0f0f<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA quant_dword0f0f0f0f<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA quant_dword0f0f0f0f<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL quant_dword0f0f0f0f<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword43800000<>+0(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+8(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+16(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+24(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+32(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+40(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+48(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+56(SB)/8, $0x4380000043800000
+GLOBL quant_dword43800000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_scales0<>+0(SB)/8, $0x0080008000800080
+DATA quant_scales0<>+8(SB)/8, $0x0280028002800280
+DATA quant_scales0<>+16(SB)/8, $0x0080008000800080
+DATA quant_scales0<>+24(SB)/8, $0x0280028002800280
+DATA quant_scales0<>+32(SB)/8, $0x0080008000800080
+DATA quant_scales0<>+40(SB)/8, $0x0280028002800280
+DATA quant_scales0<>+48(SB)/8, $0x0080008000800080
+DATA quant_scales0<>+56(SB)/8, $0x0280028002800280
+GLOBL quant_scales0<>(SB), RODATA|NOPTR, $64
+
+DATA quant_scales1<>+0(SB)/8, $0x0180018001800180
+DATA quant_scales1<>+8(SB)/8, $0x0380038003800380
+DATA quant_scales1<>+16(SB)/8, $0x0180018001800180
+DATA quant_scales1<>+24(SB)/8, $0x0380038003800380
+DATA quant_scales1<>+32(SB)/8, $0x0180018001800180
+DATA quant_scales1<>+40(SB)/8, $0x0380038003800380
+DATA quant_scales1<>+48(SB)/8, $0x0180018001800180
+DATA quant_scales1<>+56(SB)/8, $0x0380038003800380
+GLOBL quant_scales1<>(SB), RODATA|NOPTR, $64
+
+// func matVecNVFP4AVX512(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
+// Requires: AVX, AVX2, AVX512F, MMX+
+TEXT ·matVecNVFP4AVX512(SB), NOSPLIT, $0-56
+	MOVQ      dst+0(FP), AX
+	MOVQ      x+8(FP), CX
+	MOVQ      packed+16(FP), DX
+	MOVQ      scales+24(FP), BX
+	VMOVSS    step+32(FP), X0
+	MOVQ      rows+40(FP), SI
+	MOVQ      blocks+48(FP), DI
+	VMOVDQU64 quant_e2m1<>+0(SB), Z1
+	VMOVDQU   quant_scaleOrder<>+0(SB), Y2
+	VMOVSS    quant_dword43800000<>+0(SB), X3
+	VMULSS    X3, X0, X0
+	TESTQ     SI, SI
+	JZ        done
+
+row:
+	VPXORQ Z4, Z4, Z4
+	MOVQ   CX, R8
+	MOVQ   DI, R9
+
+block:
+	PREFETCHT0     4096(DX)
+	PREFETCHT0     4160(DX)
+	VMOVDQU64      (DX), Z3
+	VMOVDQU64      64(DX), Z5
+	VSHUFPS        $0x88, Z5, Z3, Z6
+	VSHUFPS        $0xdd, Z5, Z3, Z3
+	VPERMPS        Z1, Z6, Z5
+	VPSRLD         $0x04, Z6, Z6
+	VMULPS         (R8), Z5, Z5
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    64(R8), Z7, Z5
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    128(R8), Z7, Z5
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    192(R8), Z7, Z5
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    256(R8), Z7, Z5
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    320(R8), Z7, Z5
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    384(R8), Z7, Z5
+	VPERMPS        Z1, Z6, Z6
+	VFMADD231PS    448(R8), Z6, Z5
+	VPERMPS        Z1, Z3, Z6
+	VPSRLD         $0x04, Z3, Z3
+	VMULPS         512(R8), Z6, Z6
+	VPERMPS        Z1, Z3, Z7
+	VPSRLD         $0x04, Z3, Z3
+	VFMADD231PS    576(R8), Z7, Z6
+	VPERMPS        Z1, Z3, Z7
+	VPSRLD         $0x04, Z3, Z3
+	VFMADD231PS    640(R8), Z7, Z6
+	VPERMPS        Z1, Z3, Z7
+	VPSRLD         $0x04, Z3, Z3
+	VFMADD231PS    704(R8), Z7, Z6
+	VPERMPS        Z1, Z3, Z7
+	VPSRLD         $0x04, Z3, Z3
+	VFMADD231PS    768(R8), Z7, Z6
+	VPERMPS        Z1, Z3, Z7
+	VPSRLD         $0x04, Z3, Z3
+	VFMADD231PS    832(R8), Z7, Z6
+	VPERMPS        Z1, Z3, Z7
+	VPSRLD         $0x04, Z3, Z3
+	VFMADD231PS    896(R8), Z7, Z6
+	VPERMPS        Z1, Z3, Z3
+	VFMADD231PS    960(R8), Z3, Z6
+	VBROADCASTI128 (BX), Y3
+	VPSHUFB        Y2, Y3, Y3
+	VPSRLW         $0x01, Y3, Y3
+	VCVTPH2PS      Y3, Z3
+	VADDPS         Z6, Z5, Z5
+	VFMADD231PS    Z3, Z5, Z4
+	ADDQ           $0x00000080, DX
+	ADDQ           $0x00000400, R8
+	ADDQ           $0x10, BX
+	DECQ           R9
+	JNZ            block
+	VEXTRACTF64X4  $0x01, Z4, Y3
+	VADDPS         Y3, Y4, Y4
+	VEXTRACTF128   $0x01, Y4, X3
+	VADDPS         X3, X4, X4
+	VPERMILPS      $0x0e, X4, X3
+	VADDPS         X3, X4, X4
+	VPERMILPS      $0x01, X4, X3
+	VADDPS         X3, X4, X4
+	VMULSS         X0, X4, X4
+	VMOVSS         X4, (AX)
+	ADDQ           $0x04, AX
+	DECQ           SI
+	JNZ            row
+
+done:
+	VZEROUPPER
+	RET
+
+DATA quant_e2m1<>+0(SB)/8, $0x3f00000000000000
+DATA quant_e2m1<>+8(SB)/8, $0x3fc000003f800000
+DATA quant_e2m1<>+16(SB)/8, $0x4040000040000000
+DATA quant_e2m1<>+24(SB)/8, $0x40c0000040800000
+DATA quant_e2m1<>+32(SB)/8, $0xbf00000080000000
+DATA quant_e2m1<>+40(SB)/8, $0xbfc00000bf800000
+DATA quant_e2m1<>+48(SB)/8, $0xc0400000c0000000
+DATA quant_e2m1<>+56(SB)/8, $0xc0c00000c0800000
+GLOBL quant_e2m1<>(SB), RODATA|NOPTR, $64
+
+DATA quant_scaleOrder<>+0(SB)/8, $0x0980088001800080
+DATA quant_scaleOrder<>+8(SB)/8, $0x0b800a8003800280
+DATA quant_scaleOrder<>+16(SB)/8, $0x0d800c8005800480
+DATA quant_scaleOrder<>+24(SB)/8, $0x0f800e8007800680
+DATA quant_scaleOrder<>+32(SB)/8, $0x0980088001800080
+DATA quant_scaleOrder<>+40(SB)/8, $0x0b800a8003800280
+DATA quant_scaleOrder<>+48(SB)/8, $0x0d800c8005800480
+DATA quant_scaleOrder<>+56(SB)/8, $0x0f800e8007800680
+GLOBL quant_scaleOrder<>(SB), RODATA|NOPTR, $64

@@ -48,32 +48,3 @@ func DequantizeBF16(dst, packed, scales []byte, global float32, modelopt bool) {
 		}
 	}
 }
-
-// MatVecBF16 computes dst[r] = sum over c of w[r][c] * x[c] in float32, w being rows x cols of BF16.
-func MatVecBF16(dst, x []float32, w []byte, rows, cols int) {
-	for r := range rows {
-		var sum float32
-		for c, v := range x[:cols] {
-			sum += float32(BF16ToFloat32(element(w, r*cols+c)) * v)
-		}
-		dst[r] = sum
-	}
-}
-
-// MatVecNVFP4 computes dst[r] = sum over c of w[r][c] * x[c] in float32, w being rows x cols of codes with a scale byte a group.
-// step is the value of code 1.0 at group scale 1: 1/G, or ws2.
-func MatVecNVFP4(dst, x []float32, packed, scales []byte, step float32, rows, cols int) {
-	for r := range rows {
-		var sum float32
-		for g := range cols / groupSize {
-			at := r*cols/groupSize + g
-			var part float32
-			for j, b := range packed[at*groupSize/2:][:groupSize/2] {
-				c := g*groupSize + 2*j
-				part += float32(E2M1ToFloat32(b&15)*x[c]) + float32(E2M1ToFloat32(b>>4)*x[c+1])
-			}
-			sum += float32(part * E4M3ToFloat32(scales[at]))
-		}
-		dst[r] = sum * step
-	}
-}

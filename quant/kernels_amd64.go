@@ -52,3 +52,48 @@ func quantizeBlocks(k *kernelTables, packed, scales, bf16 []byte) int {
 	}
 	return blockGroups * kernel((*byte)(unsafe.Pointer(k)), unsafe.SliceData(packed), unsafe.SliceData(scales), unsafe.SliceData(bf16), blocks)
 }
+
+// matVecBF16Blocks reports whether there is a kernel for the width; the caller checked the lengths.
+func matVecBF16Blocks(dst, x []float32, w []byte, rows, cols int) bool {
+	kernel, width := matVecBF16AVX512, 32
+	if path == "avx2" || cols%width != 0 {
+		kernel, width = matVecBF16AVX2, 16
+	}
+	if path == "go" || cols%width != 0 {
+		return false
+	}
+	half := width / 2
+	p := reordered(x, width, func(i int) int { return i%half*2 + i/half })
+	defer scratch.Put(p)
+	kernel(&dst[0], &(*p)[0], &w[0], rows, cols/width)
+	return true
+}
+
+// matVecNVFP4Blocks is the same for NVFP4.
+func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, rows, cols int) bool {
+	kernel, width, from := matVecNVFP4AVX512, 256, laneGroup512
+	if path == "avx2" || cols%width != 0 {
+		kernel, width, from = matVecNVFP4AVX2, 64, laneElement256
+	}
+	if path == "go" || cols%width != 0 {
+		return false
+	}
+	p := reordered(x, width, from)
+	defer scratch.Put(p)
+	kernel(&dst[0], &(*p)[0], &packed[0], &scales[0], step, rows, cols/width)
+	return true
+}
+
+// laneGroup512: vector i/16 of a block has element i/16 of every group; lanes 4k to 4k+3 are groups 2k, 2k+1, 2k+8 and 2k+9.
+func laneGroup512(i int) int {
+	lane := i % 16
+	return groupSize*(lane/4*2+lane%2+lane/2%2*8) + i/16
+}
+
+// laneElement256: vectors 0-3 are of groups 0 and 2, vectors 4-7 of groups 1 and 3, a group in each half. A vector's half has four elements
+// of its group: every fourth, beginning with element 0, 2, 1 and 3.
+func laneElement256(i int) int {
+	vector, lane := i/8, i%8
+	group := vector/4 + lane/4*2
+	return groupSize*group + lane%4*4 + []int{0, 2, 1, 3}[vector%4]
+}

@@ -11,3 +11,9 @@ func absMaxBlocks([]byte) (magnitude uint16, n int) { return 0, 0 }
 func readBlocks([]byte) (sum uint16, n int) { return 0, 0 }
 
 func quantizeBlocks(*kernelTables, []byte, []byte, []byte) int { return 0 }
+
+func matVecBF16Blocks(dst, x []float32, w []byte, rows, cols int) bool { return false }
+
+func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, rows, cols int) bool {
+	return false
+}

@@ -35,6 +35,10 @@ func main() {
 	scans()
 	quantizeAVX512()
 	quantizeAVX2()
+	matvecBF16(avx2)
+	matvecBF16(avx512)
+	matvecNVFP4AVX2()
+	matvecNVFP4AVX512()
 	Generate()
 }
 

@@ -1,0 +1,272 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// matvecBF16 multiplies rows of BF16. A vector of words is two of float32, the even elements shifted up and the odd ones masked, so x comes
+// with the even elements of each vector before the odd ones. Eight accumulators hide the latency of the multiply-adds.
+func matvecBF16(v vector) {
+	name := "matVecBF16" + v.suffix
+	TEXT(name, NOSPLIT, "func(dst, x *float32, w *byte, rows, vectors int)")
+	Doc(name + " multiplies rows of so many vectors of BF16 by x, which has the even elements of each vector before the odd ones.")
+	Pragma("noescape")
+	dst, x, w := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("w"), GP64())
+	rows, vectors := Load(Param("rows"), GP64()), Load(Param("vectors"), GP64())
+	odd := v.reg()
+	v.move(dword(0xffff0000), odd)
+	var acc [8]reg.VecVirtual
+	for i := range acc {
+		acc[i] = v.reg()
+	}
+	xp, n := GP64(), GP64()
+	step := func(i int) {
+		if i*v.bytes%64 == 0 {
+			PREFETCHT0(Mem{Base: w, Disp: ahead + i*v.bytes})
+		}
+		lo, hi := v.reg(), v.reg()
+		v.move(Mem{Base: w, Disp: i * v.bytes}, hi)
+		VPSLLD(Imm(16), hi, lo)
+		v.and(odd, hi, hi)
+		VFMADD231PS(Mem{Base: xp, Disp: 2 * i * v.bytes}, lo, acc[2*i])
+		VFMADD231PS(Mem{Base: xp, Disp: (2*i + 1) * v.bytes}, hi, acc[2*i+1])
+	}
+	advance := func(k int) {
+		ADDQ(U32(k*v.bytes), w)
+		ADDQ(U32(2*k*v.bytes), xp)
+	}
+	TESTQ(rows, rows)
+	JZ(LabelRef("done"))
+	Label("row")
+	for i := range acc {
+		v.zero(acc[i])
+	}
+	MOVQ(x, xp)
+	MOVQ(vectors, n)
+	SUBQ(Imm(4), n)
+	JL(LabelRef("rest"))
+	Label("four")
+	for i := range 4 {
+		step(i)
+	}
+	advance(4)
+	SUBQ(Imm(4), n)
+	JGE(LabelRef("four"))
+	Label("rest")
+	ADDQ(Imm(4), n)
+	JZ(LabelRef("sum"))
+	Label("one")
+	step(0)
+	advance(1)
+	DECQ(n)
+	JNZ(LabelRef("one"))
+	Label("sum")
+	for k := 4; k > 0; k /= 2 {
+		for i := range k {
+			VADDPS(acc[i+k], acc[i], acc[i])
+		}
+	}
+	VMOVSS(v.sum(acc[0]), Mem{Base: dst})
+	ADDQ(Imm(4), dst)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// sum adds the float32 lanes of r, the upper half to the lower one at every step.
+func (v vector) sum(r reg.VecVirtual) reg.VecVirtual {
+	if v.bytes == 64 {
+		t := YMM()
+		VEXTRACTF64X4(Imm(1), r, t)
+		VADDPS(t, r.AsY(), r.AsY())
+	}
+	t := XMM()
+	VEXTRACTF128(Imm(1), r.AsY(), t)
+	VADDPS(t, r.AsX(), r.AsX())
+	VPERMILPS(Imm(0x0e), r.AsX(), t)
+	VADDPS(t, r.AsX(), r.AsX())
+	VPERMILPS(Imm(1), r.AsX(), t)
+	VADDPS(t, r.AsX(), r.AsX())
+	return r.AsX().(reg.VecVirtual)
+}
+
+// loadFloat loads a parameter without avo's Load, which takes legacy SSE's MOVSS.
+func loadFloat(name string) reg.VecVirtual {
+	p, err := Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	x := XMM()
+	VMOVSS(p.Addr, x)
+	return x
+}
+
+// values are the sixteen E2M1 values as float32 bits.
+var values = [16]uint32{
+	0, 0x3f000000, 0x3f800000, 0x3fc00000, 0x40000000, 0x40400000, 0x40800000, 0x40c00000,
+	0x80000000, 0xbf000000, 0xbf800000, 0xbfc00000, 0xc0000000, 0xc0400000, 0xc0800000, 0xc0c00000,
+}
+
+func valueTable() Mem {
+	return bytes("e2m1", func(i int) byte { return byte(values[i/4] >> (8 * (i % 4))) })
+}
+
+// matvecNVFP4AVX512 has sixteen groups side by side, one a lane. A lane holds eight codes of its group; each is used as an index as it
+// stands, since a permutation looks at four bits only, and then shifted out. So a group's scale is applied once for its sixteen products.
+func matvecNVFP4AVX512() {
+	TEXT("matVecNVFP4AVX512", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
+	Doc("matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x, which has in vector i of a block element i of each group, groups in the order of laneGroup512.")
+	Pragma("noescape")
+	dst, x := Load(Param("dst"), GP64()), Load(Param("x"), GP64())
+	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
+	step := loadFloat("step")
+	rows, blocks := Load(Param("rows"), GP64()), Load(Param("blocks"), GP64())
+	table, order := ZMM(), YMM()
+	VMOVDQU64(valueTable(), table)
+	// scale bytes go to the upper halves of words in the lanes' order; shifted down by one they are half-precision numbers, 2^8 too small
+	VMOVDQU(bytes("scaleOrder", func(i int) byte {
+		p := i % 32 / 2
+		return []byte{0x80, []byte{0, 1, 8, 9}[p%4] + byte(p/4*2)}[i%2]
+	}), order)
+	t := XMM()
+	VMOVSS(dword(0x43800000), t)
+	VMULSS(t, step, step)
+
+	xp, n := GP64(), GP64()
+	TESTQ(rows, rows)
+	JZ(LabelRef("done"))
+	Label("row")
+	acc := ZMM()
+	VPXORQ(acc, acc, acc)
+	MOVQ(x, xp)
+	MOVQ(blocks, n)
+	Label("block")
+	PREFETCHT0(Mem{Base: packed, Disp: ahead})
+	PREFETCHT0(Mem{Base: packed, Disp: ahead + 64})
+	a, b, halves := ZMM(), ZMM(), [2]reg.VecVirtual{ZMM(), ZMM()}
+	VMOVDQU64(Mem{Base: packed}, a)
+	VMOVDQU64(Mem{Base: packed, Disp: 64}, b)
+	VSHUFPS(Imm(0x88), b, a, halves[0])
+	VSHUFPS(Imm(0xdd), b, a, halves[1])
+	var parts [2]reg.VecVirtual
+	for d, codes := range halves {
+		parts[d] = ZMM()
+		for j := range 8 {
+			w := ZMM()
+			VPERMPS(table, codes, w)
+			if j < 7 {
+				VPSRLD(Imm(4), codes, codes)
+			}
+			at := Mem{Base: xp, Disp: (8*d + j) * 64}
+			if j == 0 {
+				VMULPS(at, w, parts[d])
+			} else {
+				VFMADD231PS(at, w, parts[d])
+			}
+		}
+	}
+	s := ZMM()
+	VBROADCASTI128(Mem{Base: scales}, s.AsY())
+	VPSHUFB(order, s.AsY(), s.AsY())
+	VPSRLW(Imm(1), s.AsY(), s.AsY())
+	VCVTPH2PS(s.AsY(), s)
+	VADDPS(parts[1], parts[0], parts[0])
+	VFMADD231PS(s, parts[0], acc)
+	ADDQ(U32(128), packed)
+	ADDQ(U32(1024), xp)
+	ADDQ(Imm(16), scales)
+	DECQ(n)
+	JNZ(LabelRef("block"))
+	sum := avx512.sum(acc)
+	VMULSS(step, sum, sum)
+	VMOVSS(sum, Mem{Base: dst})
+	ADDQ(Imm(4), dst)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// matvecNVFP4AVX2 decodes 64 codes of four groups to BF16 by byte shuffles, then goes on like matvecBF16.
+func matvecNVFP4AVX2() {
+	TEXT("matVecNVFP4AVX2", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
+	Doc("matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, which has in vector i of a block the elements of laneElement256.")
+	Pragma("noescape")
+	dst, x := Load(Param("dst"), GP64()), Load(Param("x"), GP64())
+	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
+	step := loadFloat("step")
+	rows, blocks := Load(Param("rows"), GP64()), Load(Param("blocks"), GP64())
+	low, upper, nibble := YMM(), YMM(), YMM()
+	VMOVDQU(bytes("e2m1low", func(i int) byte { return byte(values[i%16] >> 16) }), low)
+	VMOVDQU(bytes("e2m1high", func(i int) byte { return byte(values[i%16] >> 24) }), upper)
+	VMOVDQU(word(0x0f0f), nibble)
+	t := XMM()
+	VMOVSS(dword(0x43800000), t)
+	VMULSS(t, step, step)
+
+	xp, n := GP64(), GP64()
+	TESTQ(rows, rows)
+	JZ(LabelRef("done"))
+	Label("row")
+	acc := YMM()
+	VPXOR(acc, acc, acc)
+	MOVQ(x, xp)
+	MOVQ(blocks, n)
+	Label("block")
+	PREFETCHT0(Mem{Base: packed, Disp: ahead})
+	even, odd := YMM(), YMM()
+	VMOVDQU(Mem{Base: packed}, even)
+	VPSRLW(Imm(4), even, odd)
+	VPAND(nibble, even, even)
+	VPAND(nibble, odd, odd)
+	parts := [2]reg.VecVirtual{YMM(), YMM()} // groups 0 and 2, groups 1 and 3
+	for i, codes := range []reg.VecVirtual{even, odd} {
+		lo, hi := YMM(), YMM()
+		VPSHUFB(codes, low, lo)
+		VPSHUFB(codes, upper, hi)
+		for g, part := range parts {
+			w, f := YMM(), YMM()
+			if g == 0 {
+				VPUNPCKLBW(hi, lo, w)
+			} else {
+				VPUNPCKHBW(hi, lo, w)
+			}
+			VPSLLD(Imm(16), w, f)
+			VPAND(dword(0xffff0000), w, w)
+			at := (4*g + 2*i) * 32
+			if i == 0 {
+				VMULPS(Mem{Base: xp, Disp: at}, f, part)
+			} else {
+				VFMADD231PS(Mem{Base: xp, Disp: at}, f, part)
+			}
+			VFMADD231PS(Mem{Base: xp, Disp: at + 32}, w, part)
+		}
+	}
+	for g, part := range parts {
+		s := YMM()
+		VPBROADCASTD(Mem{Base: scales}, s.AsX())
+		VPSHUFB(bytes("scales"+string(rune('0'+g)), func(i int) byte { return []byte{0x80, byte(g + i%16/8*2)}[i%2] }), s.AsX(), s.AsX())
+		VPSRLW(Imm(1), s.AsX(), s.AsX())
+		VCVTPH2PS(s.AsX(), s)
+		VFMADD231PS(s, part, acc)
+	}
+	ADDQ(Imm(32), packed)
+	ADDQ(U32(256), xp)
+	ADDQ(Imm(4), scales)
+	DECQ(n)
+	JNZ(LabelRef("block"))
+	sum := avx2.sum(acc)
+	VMULSS(step, sum, sum)
+	VMOVSS(sum, Mem{Base: dst})
+	ADDQ(Imm(4), dst)
+	DECQ(rows)
+	JNZ(LabelRef("row"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
