@@ -12,11 +12,28 @@ type kvCache struct {
 	kScale, vScale float32
 }
 
-func newKVCache(c *Config, l *layer, format KVFormat, positions, chunk int) kvCache {
-	cache := kvCache{heads: c.KVHeads, slots: positions, dim: c.HeadDim, kScale: l.kScale, vScale: l.vScale}
-	if l.Window > 0 {
-		cache.slots = min(positions, l.Window+chunk)
+// kvBytes returns the bytes of all layers' keys and values.
+func (m *Model) kvBytes(positions int) (n int64) {
+	c, width := m.Config, int64(4)
+	if m.options.KV == KVFP8 {
+		width = 1
 	}
+	for _, l := range c.Layers {
+		n += 2 * width * int64(c.KVHeads) * int64(c.HeadDim) * int64(l.slots(positions, chunkRows))
+	}
+	return n
+}
+
+// slots returns the positions that a layer keeps.
+func (l *LayerConfig) slots(positions, chunk int) int {
+	if l.Window > 0 {
+		return min(positions, l.Window+chunk)
+	}
+	return positions
+}
+
+func newKVCache(c *Config, l *layer, format KVFormat, positions, chunk int) kvCache {
+	cache := kvCache{heads: c.KVHeads, slots: l.slots(positions, chunk), dim: c.HeadDim, kScale: l.kScale, vScale: l.vScale}
 	n := cache.heads * cache.slots * cache.dim
 	if format == KVFP8 {
 		cache.k8, cache.v8 = make([]byte, n), make([]byte, n)

@@ -302,6 +302,10 @@ func TestWrongUse(t *testing.T) {
 	require.ErrorIs(t, err, ErrContext)
 	require.ErrorContains(t, err, "600 tokens do not fit into the context of 512")
 	require.Equal(t, fault.Usage, fault.KindOf(err))
+	// Two full layers keep all positions, six keep a window of 64 and a chunk; 2 heads of 32 in float32, keys and values.
+	require.Equal(t, int64(2*4*2*32*(2*1000+6*576)), m.kvBytes(1000))
+	require.ErrorIs(t, m.fits(1000, 1<<20), ErrContext)
+	require.NoError(t, m.fits(1000, 4<<20))
 	s := session(t, m, 4)
 	_, err = s.Prefill(context.Background(), []int32{2, 3, 4, 5, 6})
 	require.ErrorIs(t, err, ErrContext)

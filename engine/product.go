@@ -13,10 +13,11 @@ type product struct {
 	end   int // pieces of this product and of those before it
 }
 
-// A piece is small enough to stay in a core's own cache while all rows of x pass over it. It does not depend on the number of workers, so
-// neither does the result. A streamed piece is larger, to make reading worth its while.
+// A piece is small enough to stay in a core's own cache while all rows of x pass over it, and large enough that what a kernel does to x first
+// does not count. It does not depend on the number of workers, so neither does the result. A streamed piece is larger, to make reading worth
+// its while.
 const (
-	pieceBytes  = 64 << 10
+	pieceBytes  = 256 << 10
 	streamBytes = 512 << 10
 )
 

@@ -102,13 +102,13 @@ type Session struct {
 	err    error
 }
 
-// NewSession makes an empty sequence with room for some positions; 0: all that the context has.
+// NewSession makes an empty sequence with room for so many positions. Their keys and values are set aside at once, beside Options.Memory.
 func (m *Model) NewSession(positions int) (*Session, error) {
-	if positions == 0 {
-		positions = m.options.Context
-	}
-	if positions < 0 || positions > m.options.Context {
+	if positions < 1 || positions > m.options.Context {
 		return nil, contextError(positions, m.options.Context)
+	}
+	if err := m.fits(positions, freeMemory()); err != nil {
+		return nil, err
 	}
 	c, workers := m.Config, m.shared.pool.workers
 	s := &Session{model: m, positions: positions, cache: make([]kvCache, len(m.layers))}
@@ -124,6 +124,18 @@ func (m *Model) NewSession(positions int) (*Session, error) {
 	s.logits = make([]float32, logitRows*c.Vocab)
 	s.embedding = make([]byte, 2*c.Hidden)
 	return s, nil
+}
+
+// fits refuses a session whose keys and values are larger than the memory that is free.
+func (m *Model) fits(positions int, free int64) error {
+	need := m.kvBytes(positions)
+	if need <= free {
+		return nil
+	}
+	return &fault.Error{
+		Kind: fault.Usage, Err: ErrContext, Problem: fmt.Sprintf("keys and values of %d tokens take %d MiB, and %d MiB are free", positions, need>>20, free>>20),
+		Hint: "ask for fewer tokens, less memory for weights or fp8 keys and values",
+	}
 }
 
 func contextError(positions, context int) error {
