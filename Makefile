@@ -2,12 +2,13 @@
 # make test    every test
 # make lint    vet, staticcheck, gofumpt
 # make race    the concurrent packages under the race detector
+# make test-clients   third-party programs load the requantized checkpoint (installs them: 8 GB of disk)
 
 GO          ?= go
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@2026.2.2
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 
-.PHONY: build demo test race lint fuzz clean
+.PHONY: build demo test race test-clients lint clean
 
 build:
 	$(GO) build -trimpath -o bin/lagquant ./cmd/lagquant
@@ -21,6 +22,11 @@ test:
 
 race:
 	$(GO) test -race ./safetensors ./pipeline ./verify ./quant
+
+test-clients: build
+	rm -rf demo
+	bin/lagquant demo demo
+	testdata/clients/run.sh demo
 
 lint:
 	$(GO) vet ./...

@@ -140,8 +140,10 @@ func resumable(out string) (*Plan, error) {
 
 // forget removes what an unfinished job left, and nothing that it did not write.
 func forget(out string, begun *Plan) error {
-	names := slices.Concat(begun.Files, []string{PlanName, ManifestName, indexName, configName,
-		filepath.Join(workDir, "plan"), filepath.Join(workDir, "journal")})
+	names := slices.Concat(begun.Files, []string{
+		PlanName, ManifestName, indexName, configName,
+		filepath.Join(workDir, "plan"), filepath.Join(workDir, "journal"),
+	})
 	for _, u := range begun.Units {
 		names = append(names, u.Shard)
 	}

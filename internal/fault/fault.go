@@ -7,7 +7,10 @@ package fault
 
 import (
 	"errors"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Kind says what sort of trouble an Error is. It decides the exit code.
@@ -36,10 +39,26 @@ func (e *Error) Error() string {
 	parts := make([]string, 0, 3)
 	for _, s := range []string{e.File, e.Tensor, e.problem()} {
 		if s != "" {
-			parts = append(parts, s)
+			parts = append(parts, printable(s))
 		}
 	}
 	return strings.Join(parts, ": ")
+}
+
+// printable escapes what a terminal might take for a command: names come out of files that somebody else made.
+func printable(s string) string {
+	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			b.WriteRune(r)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return b.String()
 }
 
 func (e *Error) problem() string {
