@@ -41,7 +41,7 @@ func (c *comparer) judge() {
 	for _, r := range c.Recipes {
 		say("%s", r)
 		if r.InputScales > 0 {
-			say("%s of them in %s come from calibration, which weights cannot prove", plural(r.InputScales, "input scale"), r.Quantized)
+			say("the %s of %s come from calibration, which weights cannot prove", plural(r.InputScales, "input scale"), r.Quantized)
 		}
 		if len(r.Unproven) > 0 {
 			say("%s of %s could not be compared: %s", plural(len(r.Unproven), "module"), r.Quantized, fewOf(r.Unproven))
