@@ -7,7 +7,6 @@ type expert struct {
 
 	class      *expertClass
 	buf        []byte // holds all six byte runs while the expert is in the cache
-	pinned     bool   // in use by the wave being computed
 	prev, next *expert
 	scaled     bool // the scalars are read
 	err        error
@@ -92,9 +91,8 @@ func (c *expertCache) add(experts []*expert) {
 	}
 }
 
-// touch pins an expert and makes it the one used last. It reports whether the caller must load it.
+// touch makes an expert the one used last. It reports whether the caller must load it.
 func (c *expertCache) touch(e *expert) (load bool) {
-	e.pinned = true
 	if e.buf != nil {
 		c.hits++
 		e.unlink()
@@ -112,14 +110,10 @@ func (c *expertCache) touch(e *expert) (load bool) {
 	return true
 }
 
-// makeRoom drops what was used longest ago until one more expert fits. Pinned ones stay, even over the budget: waves are cut so that they fit.
+// makeRoom drops what was used longest ago until one more expert fits. Waves are cut to fit into the budget, so none of the wave's own is dropped.
 func (k *expertClass) makeRoom() {
-	for e := k.root.prev; e != &k.root && k.used+int64(k.size) > k.budget; {
-		last := e
-		e = e.prev
-		if !last.pinned {
-			last.drop()
-		}
+	for k.root.prev != &k.root && k.used+int64(k.size) > k.budget {
+		k.root.prev.drop()
 	}
 }
 
@@ -142,7 +136,7 @@ func (e *expert) unlink() {
 	e.prev, e.next = nil, nil
 }
 
-// fetch brings a wave of experts of one layer into memory and pins them until release. An expert that holds the bytes of its twin is replaced
+// fetch brings a wave of experts of one layer into memory. An expert that holds the bytes of its twin is replaced
 // by the twin, so that two models that are compared keep one copy.
 func (s *Session) fetch(wave []*expert) error {
 	cache := &s.model.shared.cache
@@ -165,19 +159,12 @@ func (s *Session) fetch(wave []*expert) error {
 	return s.load()
 }
 
-func release(wave []*expert) {
-	for _, e := range wave {
-		e.pinned = false
-	}
-}
-
 // load reads s.loads on all workers.
 func (s *Session) load() (err error) {
 	s.model.shared.pool.run(s, len(s.loads), func(s *Session, _, i int) { s.loads[i].load() })
 	for _, e := range s.loads {
 		if e.err != nil {
 			err, e.err = e.err, nil
-			e.pinned = false
 			e.drop()
 		}
 	}

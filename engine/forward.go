@@ -240,16 +240,13 @@ func (s *Session) routed(T int) error {
 			continue
 		}
 		if err := s.fetch(s.wave); err != nil {
-			release(s.wave)
 			return err
 		}
 		for i, e := range s.wave {
 			b := &s.blocks[i]
 			b.gate, b.up, b.down = e.gate, e.up, e.down
 		}
-		err := s.swiglu(c.ExpertWidth, rows) // s.e [rows, hidden]
-		release(s.wave)
-		if err != nil {
+		if err := s.swiglu(c.ExpertWidth, rows); err != nil { // s.e [rows, hidden]
 			return err
 		}
 		s.model.shared.pool.run(s, T, (*Session).gatherRow)

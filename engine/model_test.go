@@ -48,10 +48,13 @@ func TestSameBitsHoweverItIsRun(t *testing.T) {
 			if v.opts.Memory == 0 {
 				return
 			}
+			var budgets int64
 			for size, k := range m.shared.cache.classes {
+				budgets += k.budget
 				require.LessOrEqual(t, k.used, max(k.budget, int64(size)), "experts of %d bytes", size)
 			}
-			require.Greater(t, m.shared.cache.reads, int64(0))
+			require.LessOrEqual(t, budgets, m.shared.cache.budget)
+			require.Positive(t, m.shared.cache.reads)
 		})
 	}
 	t.Run("token by token", func(t *testing.T) {
@@ -87,6 +90,34 @@ func TestSameBitsHoweverItIsRun(t *testing.T) {
 		}))
 		require.Equal(t, len(ids), next)
 	})
+}
+
+func TestExpertCache(t *testing.T) {
+	size := func(n int) *matrix { return &matrix{codes: extent{size: n}} }
+	experts := make([]*expert, 4)
+	for i := range experts {
+		experts[i] = &expert{id: i, gate: size(10), up: size(10), down: size(20)}
+	}
+	small := &expert{gate: size(1), up: size(1), down: size(1)}
+	c := expertCache{budget: 163}
+	c.add(append(experts, small))
+	require.Equal(t, int64(3), small.class.budget)
+	c.budget = 120 // of which 117 are the four's, room for two
+	c.add(nil)
+	for _, e := range experts[:2] {
+		require.True(t, c.touch(e))
+	}
+	require.False(t, c.touch(experts[0]))
+	require.True(t, c.touch(experts[2]))
+	require.Nil(t, experts[1].buf, "used longest ago")
+	require.NotNil(t, experts[0].buf)
+	require.Equal(t, int64(80), experts[0].class.used)
+	experts[0].drop()
+	experts[2].drop()
+	require.True(t, c.touch(experts[0]))
+	require.True(t, c.touch(experts[1]))
+	require.NotSame(t, &experts[0].buf[0], &experts[1].buf[0], "a spare buffer goes to one expert")
+	require.Equal(t, [2]int64{1, 5}, [2]int64{c.hits, c.reads})
 }
 
 func TestStepsAllocateNothing(t *testing.T) {
@@ -216,6 +247,23 @@ func TestOtherFormsOfTheSameModel(t *testing.T) {
 			require.InDeltaSlice(t, want, got, v.delta+1e-9)
 		})
 	}
+}
+
+func TestWithoutGates(t *testing.T) {
+	m := tinyWeights(t, "bf16")
+	ids := readGeneration(t).EvalIDs[:20]
+	gated := prefill(t, m.load(t, Options{}), ids)
+	for name := range m.tensors {
+		if strings.HasSuffix(name, "g_proj.weight") {
+			delete(m.tensors, name)
+		}
+	}
+	ckpt, err := safetensors.OpenCheckpoint(m.write(t))
+	require.NoError(t, err)
+	_, err = Load(ckpt, Options{})
+	require.ErrorIs(t, err, ErrMissingTensor)
+	m.edit(t, `"gating": "per-head"`, `"gating": false`)
+	require.NotEqual(t, gated, prefill(t, m.load(t, Options{}), ids))
 }
 
 func TestTiedHead(t *testing.T) {
