@@ -108,6 +108,7 @@ func verifyAgainst(c *cli.Context, t *terminal, name string, opts verify.Options
 		return err
 	}
 	bar.Start(bytesOf(a.Checkpoint) + bytesOf(b.Checkpoint))
+	opts.Names = [2]string{title(a.ref), title(b.ref)}
 	comparison, err := verify.Against(c.Context, a.Checkpoint, b.Checkpoint, opts)
 	if err != nil {
 		return err
