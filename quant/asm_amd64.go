@@ -53,3 +53,33 @@ func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step 
 //
 //go:noescape
 func matVecNVFP4AVX512(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
+
+// dequantizeAVX2 writes the float32 values of whole groups; steps has the step of each of 256 scale bytes.
+//
+//go:noescape
+func dequantizeAVX2(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
+
+// dequantizeBF16AVX2 writes the BF16 values of whole groups; steps has the step of each of 256 scale bytes.
+//
+//go:noescape
+func dequantizeBF16AVX2(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
+
+// errorSumsAVX2 adds to the lanes of referenceErrorSums.
+//
+//go:noescape
+func errorSumsAVX2(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
+
+// dequantizeAVX512 writes the float32 values of whole groups; steps has the step of each of 256 scale bytes.
+//
+//go:noescape
+func dequantizeAVX512(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
+
+// dequantizeBF16AVX512 writes the BF16 values of whole groups; steps has the step of each of 256 scale bytes.
+//
+//go:noescape
+func dequantizeBF16AVX512(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
+
+// errorSumsAVX512 adds to the lanes of referenceErrorSums.
+//
+//go:noescape
+func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)

@@ -2148,3 +2148,678 @@ DATA quant_scaleOrder<>+40(SB)/8, $0x0b800a8003800280
 DATA quant_scaleOrder<>+48(SB)/8, $0x0d800c8005800480
 DATA quant_scaleOrder<>+56(SB)/8, $0x0f800e8007800680
 GLOBL quant_scaleOrder<>(SB), RODATA|NOPTR, $64
+
+// func dequantizeAVX2(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
+// Requires: AVX, AVX2
+TEXT ·dequantizeAVX2(SB), NOSPLIT, $0-40
+	MOVQ  dst+0(FP), AX
+	MOVQ  packed+8(FP), CX
+	MOVQ  scales+16(FP), DX
+	MOVQ  steps+24(FP), BX
+	MOVQ  groups+32(FP), SI
+	TESTQ SI, SI
+	JZ    done
+
+loop:
+	MOVBQZX      (DX), DI
+	VBROADCASTSS (BX)(DI*4), Y0
+	VPBROADCASTD (CX), Y1
+	VPSRLVD      quant_nibbleShifts<>+0(SB), Y1, Y1
+	VPSLLD       $0x1c, Y1, Y2
+	VMOVDQU      quant_e2m1<>+0(SB), Y3
+	VPERMPS      Y3, Y1, Y1
+	VPAND        quant_dword80000000<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	VPBROADCASTD 4(CX), Y1
+	VPSRLVD      quant_nibbleShifts<>+0(SB), Y1, Y1
+	VPSLLD       $0x1c, Y1, Y2
+	VMOVDQU      quant_e2m1<>+0(SB), Y3
+	VPERMPS      Y3, Y1, Y1
+	VPAND        quant_dword80000000<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(AX)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000008, CX
+	ADDQ         $0x00000001, DX
+	DECQ         SI
+	JNZ          loop
+
+done:
+	VZEROUPPER
+	RET
+
+DATA quant_nibbleShifts<>+0(SB)/8, $0x0000000400000000
+DATA quant_nibbleShifts<>+8(SB)/8, $0x0000000c00000008
+DATA quant_nibbleShifts<>+16(SB)/8, $0x0000001400000010
+DATA quant_nibbleShifts<>+24(SB)/8, $0x0000001c00000018
+DATA quant_nibbleShifts<>+32(SB)/8, $0x0000000400000000
+DATA quant_nibbleShifts<>+40(SB)/8, $0x0000000c00000008
+DATA quant_nibbleShifts<>+48(SB)/8, $0x0000001400000010
+DATA quant_nibbleShifts<>+56(SB)/8, $0x0000001c00000018
+GLOBL quant_nibbleShifts<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword80000000<>+0(SB)/8, $0x8000000080000000
+DATA quant_dword80000000<>+8(SB)/8, $0x8000000080000000
+DATA quant_dword80000000<>+16(SB)/8, $0x8000000080000000
+DATA quant_dword80000000<>+24(SB)/8, $0x8000000080000000
+DATA quant_dword80000000<>+32(SB)/8, $0x8000000080000000
+DATA quant_dword80000000<>+40(SB)/8, $0x8000000080000000
+DATA quant_dword80000000<>+48(SB)/8, $0x8000000080000000
+DATA quant_dword80000000<>+56(SB)/8, $0x8000000080000000
+GLOBL quant_dword80000000<>(SB), RODATA|NOPTR, $64
+
+// func dequantizeBF16AVX2(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
+// Requires: AVX, AVX2
+TEXT ·dequantizeBF16AVX2(SB), NOSPLIT, $0-40
+	MOVQ  dst+0(FP), AX
+	MOVQ  packed+8(FP), CX
+	MOVQ  scales+16(FP), DX
+	MOVQ  steps+24(FP), BX
+	MOVQ  groups+32(FP), SI
+	TESTQ SI, SI
+	JZ    done
+
+loop:
+	MOVBQZX      (DX), DI
+	VBROADCASTSS (BX)(DI*4), Y0
+	VPBROADCASTD (CX), Y1
+	VPSRLVD      quant_nibbleShifts<>+0(SB), Y1, Y1
+	VPSLLD       $0x1c, Y1, Y2
+	VMOVDQU      quant_e2m1<>+0(SB), Y3
+	VPERMPS      Y3, Y1, Y1
+	VPAND        quant_dword80000000<>+0(SB), Y2, Y2
+	VPOR         Y2, Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VPSRLD       $0x10, Y1, Y2
+	VPAND        quant_dword00000001<>+0(SB), Y2, Y2
+	VPADDD       quant_dword00007fff<>+0(SB), Y2, Y2
+	VPADDD       Y2, Y1, Y1
+	VPSRLD       $0x10, Y1, Y1
+	VPBROADCASTD 4(CX), Y2
+	VPSRLVD      quant_nibbleShifts<>+0(SB), Y2, Y2
+	VPSLLD       $0x1c, Y2, Y3
+	VMOVDQU      quant_e2m1<>+0(SB), Y4
+	VPERMPS      Y4, Y2, Y2
+	VPAND        quant_dword80000000<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VPSRLD       $0x10, Y2, Y0
+	VPAND        quant_dword00000001<>+0(SB), Y0, Y0
+	VPADDD       quant_dword00007fff<>+0(SB), Y0, Y0
+	VPADDD       Y0, Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VPACKUSDW    Y2, Y1, Y1
+	VPERMQ       $0xd8, Y1, Y1
+	VMOVDQU      Y1, (AX)
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000008, CX
+	ADDQ         $0x00000001, DX
+	DECQ         SI
+	JNZ          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func errorSumsAVX2(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
+// Requires: AVX, AVX2
+TEXT ·errorSumsAVX2(SB), NOSPLIT, $0-48
+	MOVQ    sums+0(FP), AX
+	MOVQ    bf16+8(FP), CX
+	MOVQ    packed+16(FP), DX
+	MOVQ    scales+24(FP), BX
+	MOVQ    steps+32(FP), SI
+	VMOVUPD (AX), Y0
+	VMOVUPD 32(AX), Y1
+	VMOVUPD 64(AX), Y2
+	VMOVUPD 96(AX), Y3
+	VMOVUPD 128(AX), Y4
+	VMOVUPD 160(AX), Y5
+	MOVQ    groups+40(FP), DI
+	TESTQ   DI, DI
+	JZ      done
+
+loop:
+	VMOVDQU      (CX), X6
+	VMOVDQU      16(CX), X7
+	VPAND        quant_dword7fff7fff<>+0(SB), X6, X6
+	VPAND        quant_dword7fff7fff<>+0(SB), X7, X7
+	VPMAXUW      X7, X6, X6
+	VPCMPEQD     X7, X7, X7
+	VPXOR        X7, X6, X6
+	VPHMINPOSUW  X6, X6
+	VPXOR        X7, X6, X6
+	VPSLLD       $0x10, X6, X6
+	VCVTPS2PD    X6, X6
+	VBROADCASTSD X6, Y6
+	MOVBQZX      (BX), R8
+	VBROADCASTSS (SI)(R8*4), Y7
+	VPBROADCASTD (DX), Y8
+	VPSRLVD      quant_nibbleShifts<>+0(SB), Y8, Y8
+	VPSLLD       $0x1c, Y8, Y9
+	VMOVDQU      quant_e2m1<>+0(SB), Y10
+	VPERMPS      Y10, Y8, Y8
+	VPAND        quant_dword80000000<>+0(SB), Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VMULPS       Y7, Y8, Y8
+	VPMOVZXWD    (CX), X9
+	VPSLLD       $0x10, X9, X9
+	VCVTPS2PD    X9, Y9
+	VCVTPS2PD    X8, Y10
+	VSUBPD       Y10, Y9, Y10
+	VMULPD       Y10, Y10, Y10
+	VADDPD       Y10, Y2, Y2
+	VMULPD       Y9, Y9, Y10
+	VADDPD       Y10, Y0, Y0
+	VMULPD       quant_qword4018000000000000<>+0(SB), Y9, Y9
+	VPAND        quant_qword7fffffffffffffff<>+0(SB), Y9, Y9
+	VPXOR        Y10, Y10, Y10
+	VMULPD       quant_qword3fd0000000000000<>+0(SB), Y6, Y11
+	VCMPPD       $0x1e, Y11, Y9, Y11
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y11, Y11
+	VADDPD       Y11, Y10, Y10
+	VMULPD       quant_qword3fe8000000000000<>+0(SB), Y6, Y11
+	VCMPPD       $0x1d, Y11, Y9, Y11
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y11, Y11
+	VADDPD       Y11, Y10, Y10
+	VMULPD       quant_qword3ff4000000000000<>+0(SB), Y6, Y11
+	VCMPPD       $0x1e, Y11, Y9, Y11
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y11, Y11
+	VADDPD       Y11, Y10, Y10
+	VMULPD       quant_qword3ffc000000000000<>+0(SB), Y6, Y11
+	VCMPPD       $0x1d, Y11, Y9, Y11
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y11, Y11
+	VADDPD       Y11, Y10, Y10
+	VMULPD       quant_qword4004000000000000<>+0(SB), Y6, Y11
+	VCMPPD       $0x1e, Y11, Y9, Y11
+	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y11, Y11
+	VADDPD       Y11, Y10, Y10
+	VMULPD       quant_qword400c000000000000<>+0(SB), Y6, Y11
+	VCMPPD       $0x1d, Y11, Y9, Y11
+	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y11, Y11
+	VADDPD       Y11, Y10, Y10
+	VMULPD       quant_qword4014000000000000<>+0(SB), Y6, Y11
+	VCMPPD       $0x1e, Y11, Y9, Y11
+	VANDPD       quant_qword4000000000000000<>+0(SB), Y11, Y11
+	VADDPD       Y11, Y10, Y10
+	VMULPD       Y6, Y10, Y10
+	VSUBPD       Y10, Y9, Y10
+	VMULPD       Y10, Y10, Y10
+	VADDPD       Y10, Y4, Y4
+	VPMOVZXWD    8(CX), X9
+	VPSLLD       $0x10, X9, X9
+	VCVTPS2PD    X9, Y9
+	VEXTRACTF128 $0x01, Y8, X8
+	VCVTPS2PD    X8, Y8
+	VSUBPD       Y8, Y9, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y3, Y3
+	VMULPD       Y9, Y9, Y8
+	VADDPD       Y8, Y1, Y1
+	VMULPD       quant_qword4018000000000000<>+0(SB), Y9, Y9
+	VPAND        quant_qword7fffffffffffffff<>+0(SB), Y9, Y9
+	VPXOR        Y8, Y8, Y8
+	VMULPD       quant_qword3fd0000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1e, Y10, Y9, Y10
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y8, Y8
+	VMULPD       quant_qword3fe8000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1d, Y10, Y9, Y10
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y8, Y8
+	VMULPD       quant_qword3ff4000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1e, Y10, Y9, Y10
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y8, Y8
+	VMULPD       quant_qword3ffc000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1d, Y10, Y9, Y10
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y8, Y8
+	VMULPD       quant_qword4004000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1e, Y10, Y9, Y10
+	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y8, Y8
+	VMULPD       quant_qword400c000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1d, Y10, Y9, Y10
+	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y8, Y8
+	VMULPD       quant_qword4014000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1e, Y10, Y9, Y10
+	VANDPD       quant_qword4000000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y8, Y8
+	VMULPD       Y6, Y8, Y8
+	VSUBPD       Y8, Y9, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y5, Y5
+	VPBROADCASTD 4(DX), Y8
+	VPSRLVD      quant_nibbleShifts<>+0(SB), Y8, Y8
+	VPSLLD       $0x1c, Y8, Y9
+	VMOVDQU      quant_e2m1<>+0(SB), Y10
+	VPERMPS      Y10, Y8, Y8
+	VPAND        quant_dword80000000<>+0(SB), Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VMULPS       Y7, Y8, Y8
+	VPMOVZXWD    16(CX), X7
+	VPSLLD       $0x10, X7, X7
+	VCVTPS2PD    X7, Y7
+	VCVTPS2PD    X8, Y9
+	VSUBPD       Y9, Y7, Y9
+	VMULPD       Y9, Y9, Y9
+	VADDPD       Y9, Y2, Y2
+	VMULPD       Y7, Y7, Y9
+	VADDPD       Y9, Y0, Y0
+	VMULPD       quant_qword4018000000000000<>+0(SB), Y7, Y7
+	VPAND        quant_qword7fffffffffffffff<>+0(SB), Y7, Y7
+	VPXOR        Y9, Y9, Y9
+	VMULPD       quant_qword3fd0000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1e, Y10, Y7, Y10
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y9, Y9
+	VMULPD       quant_qword3fe8000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1d, Y10, Y7, Y10
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y9, Y9
+	VMULPD       quant_qword3ff4000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1e, Y10, Y7, Y10
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y9, Y9
+	VMULPD       quant_qword3ffc000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1d, Y10, Y7, Y10
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y9, Y9
+	VMULPD       quant_qword4004000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1e, Y10, Y7, Y10
+	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y9, Y9
+	VMULPD       quant_qword400c000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1d, Y10, Y7, Y10
+	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y9, Y9
+	VMULPD       quant_qword4014000000000000<>+0(SB), Y6, Y10
+	VCMPPD       $0x1e, Y10, Y7, Y10
+	VANDPD       quant_qword4000000000000000<>+0(SB), Y10, Y10
+	VADDPD       Y10, Y9, Y9
+	VMULPD       Y6, Y9, Y9
+	VSUBPD       Y9, Y7, Y9
+	VMULPD       Y9, Y9, Y9
+	VADDPD       Y9, Y4, Y4
+	VPMOVZXWD    24(CX), X7
+	VPSLLD       $0x10, X7, X7
+	VCVTPS2PD    X7, Y7
+	VEXTRACTF128 $0x01, Y8, X8
+	VCVTPS2PD    X8, Y8
+	VSUBPD       Y8, Y7, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y3, Y3
+	VMULPD       Y7, Y7, Y8
+	VADDPD       Y8, Y1, Y1
+	VMULPD       quant_qword4018000000000000<>+0(SB), Y7, Y7
+	VPAND        quant_qword7fffffffffffffff<>+0(SB), Y7, Y7
+	VPXOR        Y8, Y8, Y8
+	VMULPD       quant_qword3fd0000000000000<>+0(SB), Y6, Y9
+	VCMPPD       $0x1e, Y9, Y7, Y9
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y9, Y9
+	VADDPD       Y9, Y8, Y8
+	VMULPD       quant_qword3fe8000000000000<>+0(SB), Y6, Y9
+	VCMPPD       $0x1d, Y9, Y7, Y9
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y9, Y9
+	VADDPD       Y9, Y8, Y8
+	VMULPD       quant_qword3ff4000000000000<>+0(SB), Y6, Y9
+	VCMPPD       $0x1e, Y9, Y7, Y9
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y9, Y9
+	VADDPD       Y9, Y8, Y8
+	VMULPD       quant_qword3ffc000000000000<>+0(SB), Y6, Y9
+	VCMPPD       $0x1d, Y9, Y7, Y9
+	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y9, Y9
+	VADDPD       Y9, Y8, Y8
+	VMULPD       quant_qword4004000000000000<>+0(SB), Y6, Y9
+	VCMPPD       $0x1e, Y9, Y7, Y9
+	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y9, Y9
+	VADDPD       Y9, Y8, Y8
+	VMULPD       quant_qword400c000000000000<>+0(SB), Y6, Y9
+	VCMPPD       $0x1d, Y9, Y7, Y9
+	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y9, Y9
+	VADDPD       Y9, Y8, Y8
+	VMULPD       quant_qword4014000000000000<>+0(SB), Y6, Y9
+	VCMPPD       $0x1e, Y9, Y7, Y9
+	VANDPD       quant_qword4000000000000000<>+0(SB), Y9, Y9
+	VADDPD       Y9, Y8, Y8
+	VMULPD       Y6, Y8, Y8
+	VSUBPD       Y8, Y7, Y8
+	VMULPD       Y8, Y8, Y8
+	VADDPD       Y8, Y5, Y5
+	ADDQ         $0x00000020, CX
+	ADDQ         $0x00000008, DX
+	ADDQ         $0x00000001, BX
+	DECQ         DI
+	JNZ          loop
+
+done:
+	VMOVUPD Y0, (AX)
+	VMOVUPD Y1, 32(AX)
+	VMOVUPD Y2, 64(AX)
+	VMOVUPD Y3, 96(AX)
+	VMOVUPD Y4, 128(AX)
+	VMOVUPD Y5, 160(AX)
+	VZEROUPPER
+	RET
+
+DATA quant_qword4018000000000000<>+0(SB)/8, $0x4018000000000000
+DATA quant_qword4018000000000000<>+8(SB)/8, $0x4018000000000000
+DATA quant_qword4018000000000000<>+16(SB)/8, $0x4018000000000000
+DATA quant_qword4018000000000000<>+24(SB)/8, $0x4018000000000000
+DATA quant_qword4018000000000000<>+32(SB)/8, $0x4018000000000000
+DATA quant_qword4018000000000000<>+40(SB)/8, $0x4018000000000000
+DATA quant_qword4018000000000000<>+48(SB)/8, $0x4018000000000000
+DATA quant_qword4018000000000000<>+56(SB)/8, $0x4018000000000000
+GLOBL quant_qword4018000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword7fffffffffffffff<>+0(SB)/8, $0x7fffffffffffffff
+DATA quant_qword7fffffffffffffff<>+8(SB)/8, $0x7fffffffffffffff
+DATA quant_qword7fffffffffffffff<>+16(SB)/8, $0x7fffffffffffffff
+DATA quant_qword7fffffffffffffff<>+24(SB)/8, $0x7fffffffffffffff
+DATA quant_qword7fffffffffffffff<>+32(SB)/8, $0x7fffffffffffffff
+DATA quant_qword7fffffffffffffff<>+40(SB)/8, $0x7fffffffffffffff
+DATA quant_qword7fffffffffffffff<>+48(SB)/8, $0x7fffffffffffffff
+DATA quant_qword7fffffffffffffff<>+56(SB)/8, $0x7fffffffffffffff
+GLOBL quant_qword7fffffffffffffff<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword3fd0000000000000<>+0(SB)/8, $0x3fd0000000000000
+DATA quant_qword3fd0000000000000<>+8(SB)/8, $0x3fd0000000000000
+DATA quant_qword3fd0000000000000<>+16(SB)/8, $0x3fd0000000000000
+DATA quant_qword3fd0000000000000<>+24(SB)/8, $0x3fd0000000000000
+DATA quant_qword3fd0000000000000<>+32(SB)/8, $0x3fd0000000000000
+DATA quant_qword3fd0000000000000<>+40(SB)/8, $0x3fd0000000000000
+DATA quant_qword3fd0000000000000<>+48(SB)/8, $0x3fd0000000000000
+DATA quant_qword3fd0000000000000<>+56(SB)/8, $0x3fd0000000000000
+GLOBL quant_qword3fd0000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword3fe0000000000000<>+0(SB)/8, $0x3fe0000000000000
+DATA quant_qword3fe0000000000000<>+8(SB)/8, $0x3fe0000000000000
+DATA quant_qword3fe0000000000000<>+16(SB)/8, $0x3fe0000000000000
+DATA quant_qword3fe0000000000000<>+24(SB)/8, $0x3fe0000000000000
+DATA quant_qword3fe0000000000000<>+32(SB)/8, $0x3fe0000000000000
+DATA quant_qword3fe0000000000000<>+40(SB)/8, $0x3fe0000000000000
+DATA quant_qword3fe0000000000000<>+48(SB)/8, $0x3fe0000000000000
+DATA quant_qword3fe0000000000000<>+56(SB)/8, $0x3fe0000000000000
+GLOBL quant_qword3fe0000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword3fe8000000000000<>+0(SB)/8, $0x3fe8000000000000
+DATA quant_qword3fe8000000000000<>+8(SB)/8, $0x3fe8000000000000
+DATA quant_qword3fe8000000000000<>+16(SB)/8, $0x3fe8000000000000
+DATA quant_qword3fe8000000000000<>+24(SB)/8, $0x3fe8000000000000
+DATA quant_qword3fe8000000000000<>+32(SB)/8, $0x3fe8000000000000
+DATA quant_qword3fe8000000000000<>+40(SB)/8, $0x3fe8000000000000
+DATA quant_qword3fe8000000000000<>+48(SB)/8, $0x3fe8000000000000
+DATA quant_qword3fe8000000000000<>+56(SB)/8, $0x3fe8000000000000
+GLOBL quant_qword3fe8000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword3ff4000000000000<>+0(SB)/8, $0x3ff4000000000000
+DATA quant_qword3ff4000000000000<>+8(SB)/8, $0x3ff4000000000000
+DATA quant_qword3ff4000000000000<>+16(SB)/8, $0x3ff4000000000000
+DATA quant_qword3ff4000000000000<>+24(SB)/8, $0x3ff4000000000000
+DATA quant_qword3ff4000000000000<>+32(SB)/8, $0x3ff4000000000000
+DATA quant_qword3ff4000000000000<>+40(SB)/8, $0x3ff4000000000000
+DATA quant_qword3ff4000000000000<>+48(SB)/8, $0x3ff4000000000000
+DATA quant_qword3ff4000000000000<>+56(SB)/8, $0x3ff4000000000000
+GLOBL quant_qword3ff4000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword3ffc000000000000<>+0(SB)/8, $0x3ffc000000000000
+DATA quant_qword3ffc000000000000<>+8(SB)/8, $0x3ffc000000000000
+DATA quant_qword3ffc000000000000<>+16(SB)/8, $0x3ffc000000000000
+DATA quant_qword3ffc000000000000<>+24(SB)/8, $0x3ffc000000000000
+DATA quant_qword3ffc000000000000<>+32(SB)/8, $0x3ffc000000000000
+DATA quant_qword3ffc000000000000<>+40(SB)/8, $0x3ffc000000000000
+DATA quant_qword3ffc000000000000<>+48(SB)/8, $0x3ffc000000000000
+DATA quant_qword3ffc000000000000<>+56(SB)/8, $0x3ffc000000000000
+GLOBL quant_qword3ffc000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword4004000000000000<>+0(SB)/8, $0x4004000000000000
+DATA quant_qword4004000000000000<>+8(SB)/8, $0x4004000000000000
+DATA quant_qword4004000000000000<>+16(SB)/8, $0x4004000000000000
+DATA quant_qword4004000000000000<>+24(SB)/8, $0x4004000000000000
+DATA quant_qword4004000000000000<>+32(SB)/8, $0x4004000000000000
+DATA quant_qword4004000000000000<>+40(SB)/8, $0x4004000000000000
+DATA quant_qword4004000000000000<>+48(SB)/8, $0x4004000000000000
+DATA quant_qword4004000000000000<>+56(SB)/8, $0x4004000000000000
+GLOBL quant_qword4004000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword3ff0000000000000<>+0(SB)/8, $0x3ff0000000000000
+DATA quant_qword3ff0000000000000<>+8(SB)/8, $0x3ff0000000000000
+DATA quant_qword3ff0000000000000<>+16(SB)/8, $0x3ff0000000000000
+DATA quant_qword3ff0000000000000<>+24(SB)/8, $0x3ff0000000000000
+DATA quant_qword3ff0000000000000<>+32(SB)/8, $0x3ff0000000000000
+DATA quant_qword3ff0000000000000<>+40(SB)/8, $0x3ff0000000000000
+DATA quant_qword3ff0000000000000<>+48(SB)/8, $0x3ff0000000000000
+DATA quant_qword3ff0000000000000<>+56(SB)/8, $0x3ff0000000000000
+GLOBL quant_qword3ff0000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword400c000000000000<>+0(SB)/8, $0x400c000000000000
+DATA quant_qword400c000000000000<>+8(SB)/8, $0x400c000000000000
+DATA quant_qword400c000000000000<>+16(SB)/8, $0x400c000000000000
+DATA quant_qword400c000000000000<>+24(SB)/8, $0x400c000000000000
+DATA quant_qword400c000000000000<>+32(SB)/8, $0x400c000000000000
+DATA quant_qword400c000000000000<>+40(SB)/8, $0x400c000000000000
+DATA quant_qword400c000000000000<>+48(SB)/8, $0x400c000000000000
+DATA quant_qword400c000000000000<>+56(SB)/8, $0x400c000000000000
+GLOBL quant_qword400c000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword4014000000000000<>+0(SB)/8, $0x4014000000000000
+DATA quant_qword4014000000000000<>+8(SB)/8, $0x4014000000000000
+DATA quant_qword4014000000000000<>+16(SB)/8, $0x4014000000000000
+DATA quant_qword4014000000000000<>+24(SB)/8, $0x4014000000000000
+DATA quant_qword4014000000000000<>+32(SB)/8, $0x4014000000000000
+DATA quant_qword4014000000000000<>+40(SB)/8, $0x4014000000000000
+DATA quant_qword4014000000000000<>+48(SB)/8, $0x4014000000000000
+DATA quant_qword4014000000000000<>+56(SB)/8, $0x4014000000000000
+GLOBL quant_qword4014000000000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_qword4000000000000000<>+0(SB)/8, $0x4000000000000000
+DATA quant_qword4000000000000000<>+8(SB)/8, $0x4000000000000000
+DATA quant_qword4000000000000000<>+16(SB)/8, $0x4000000000000000
+DATA quant_qword4000000000000000<>+24(SB)/8, $0x4000000000000000
+DATA quant_qword4000000000000000<>+32(SB)/8, $0x4000000000000000
+DATA quant_qword4000000000000000<>+40(SB)/8, $0x4000000000000000
+DATA quant_qword4000000000000000<>+48(SB)/8, $0x4000000000000000
+DATA quant_qword4000000000000000<>+56(SB)/8, $0x4000000000000000
+GLOBL quant_qword4000000000000000<>(SB), RODATA|NOPTR, $64
+
+// func dequantizeAVX512(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
+// Requires: AVX, AVX512F
+TEXT ·dequantizeAVX512(SB), NOSPLIT, $0-40
+	MOVQ      dst+0(FP), AX
+	MOVQ      packed+8(FP), CX
+	MOVQ      scales+16(FP), DX
+	MOVQ      steps+24(FP), BX
+	VMOVDQU64 quant_e2m1<>+0(SB), Z0
+	VMOVDQU64 quant_nibbleShifts<>+0(SB), Z1
+	MOVL      $0x0000ff00, SI
+	KMOVW     SI, K1
+	MOVQ      groups+32(FP), SI
+	TESTQ     SI, SI
+	JZ        done
+
+loop:
+	VPBROADCASTD (CX), Z2
+	VPBROADCASTD 4(CX), K1, Z2
+	VPSRLVD      Z1, Z2, Z2
+	VPERMPS      Z0, Z2, Z2
+	MOVBQZX      (DX), DI
+	VMULPS.BCST  (BX)(DI*4), Z2, Z2
+	VMOVUPS      Z2, (AX)
+	ADDQ         $0x00000040, AX
+	ADDQ         $0x00000008, CX
+	ADDQ         $0x00000001, DX
+	DECQ         SI
+	JNZ          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func dequantizeBF16AVX512(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
+// Requires: AVX, AVX512F
+TEXT ·dequantizeBF16AVX512(SB), NOSPLIT, $0-40
+	MOVQ      dst+0(FP), AX
+	MOVQ      packed+8(FP), CX
+	MOVQ      scales+16(FP), DX
+	MOVQ      steps+24(FP), BX
+	VMOVDQU64 quant_e2m1<>+0(SB), Z0
+	VMOVDQU64 quant_nibbleShifts<>+0(SB), Z1
+	MOVL      $0x0000ff00, SI
+	KMOVW     SI, K1
+	MOVQ      groups+32(FP), SI
+	TESTQ     SI, SI
+	JZ        done
+
+loop:
+	VPBROADCASTD (CX), Z2
+	VPBROADCASTD 4(CX), K1, Z2
+	VPSRLVD      Z1, Z2, Z2
+	VPERMPS      Z0, Z2, Z2
+	MOVBQZX      (DX), DI
+	VMULPS.BCST  (BX)(DI*4), Z2, Z2
+	VPSRLD       $0x10, Z2, Z3
+	VPANDD.BCST  quant_dword00000001<>+0(SB), Z3, Z3
+	VPADDD.BCST  quant_dword00007fff<>+0(SB), Z3, Z3
+	VPADDD       Z3, Z2, Z2
+	VPSRLD       $0x10, Z2, Z2
+	VPMOVDW      Z2, (AX)
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000008, CX
+	ADDQ         $0x00000001, DX
+	DECQ         SI
+	JNZ          loop
+
+done:
+	VZEROUPPER
+	RET
+
+// func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
+// Requires: AVX, AVX2, AVX512F
+TEXT ·errorSumsAVX512(SB), NOSPLIT, $0-48
+	MOVQ      sums+0(FP), AX
+	MOVQ      bf16+8(FP), CX
+	MOVQ      packed+16(FP), DX
+	MOVQ      scales+24(FP), BX
+	MOVQ      steps+32(FP), SI
+	VMOVUPD   (AX), Z0
+	VMOVUPD   64(AX), Z1
+	VMOVUPD   128(AX), Z2
+	VMOVDQU64 quant_e2m1<>+0(SB), Z3
+	VMOVDQU64 quant_nibbleShifts<>+0(SB), Z4
+	MOVL      $0x0000ff00, DI
+	KMOVW     DI, K1
+	MOVQ      groups+40(FP), DI
+	TESTQ     DI, DI
+	JZ        done
+
+loop:
+	VMOVDQU       (CX), X5
+	VMOVDQU       16(CX), X6
+	VPAND         quant_dword7fff7fff<>+0(SB), X5, X5
+	VPAND         quant_dword7fff7fff<>+0(SB), X6, X6
+	VPMAXUW       X6, X5, X5
+	VPCMPEQD      X6, X6, X6
+	VPXOR         X6, X5, X5
+	VPHMINPOSUW   X5, X5
+	VPXOR         X6, X5, X5
+	VPSLLD        $0x10, X5, X5
+	VCVTPS2PD     X5, X5
+	VBROADCASTSD  X5, Z5
+	VPBROADCASTD  (DX), Z6
+	VPBROADCASTD  4(DX), K1, Z6
+	VPSRLVD       Z4, Z6, Z6
+	VPERMPS       Z3, Z6, Z6
+	MOVBQZX       (BX), R8
+	VMULPS.BCST   (SI)(R8*4), Z6, Z6
+	VPMOVZXWD     (CX), Y7
+	VPSLLD        $0x10, Y7, Y7
+	VCVTPS2PD     Y7, Z7
+	VCVTPS2PD     Y6, Z8
+	VSUBPD        Z8, Z7, Z8
+	VMULPD        Z8, Z8, Z8
+	VADDPD        Z8, Z1, Z1
+	VMULPD        Z7, Z7, Z8
+	VADDPD        Z8, Z0, Z0
+	VMULPD        quant_qword4018000000000000<>+0(SB), Z7, Z7
+	VPANDQ        quant_qword7fffffffffffffff<>+0(SB), Z7, Z7
+	VPXORQ        Z8, Z8, Z8
+	VMULPD        quant_qword3fd0000000000000<>+0(SB), Z5, Z9
+	VCMPPD        $0x1e, Z9, Z7, K2
+	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z8, K2, Z8
+	VMULPD        quant_qword3fe8000000000000<>+0(SB), Z5, Z9
+	VCMPPD        $0x1d, Z9, Z7, K2
+	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z8, K2, Z8
+	VMULPD        quant_qword3ff4000000000000<>+0(SB), Z5, Z9
+	VCMPPD        $0x1e, Z9, Z7, K2
+	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z8, K2, Z8
+	VMULPD        quant_qword3ffc000000000000<>+0(SB), Z5, Z9
+	VCMPPD        $0x1d, Z9, Z7, K2
+	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z8, K2, Z8
+	VMULPD        quant_qword4004000000000000<>+0(SB), Z5, Z9
+	VCMPPD        $0x1e, Z9, Z7, K2
+	VADDPD        quant_qword3ff0000000000000<>+0(SB), Z8, K2, Z8
+	VMULPD        quant_qword400c000000000000<>+0(SB), Z5, Z9
+	VCMPPD        $0x1d, Z9, Z7, K2
+	VADDPD        quant_qword3ff0000000000000<>+0(SB), Z8, K2, Z8
+	VMULPD        quant_qword4014000000000000<>+0(SB), Z5, Z9
+	VCMPPD        $0x1e, Z9, Z7, K2
+	VADDPD        quant_qword4000000000000000<>+0(SB), Z8, K2, Z8
+	VMULPD        Z5, Z8, Z8
+	VSUBPD        Z8, Z7, Z8
+	VMULPD        Z8, Z8, Z8
+	VADDPD        Z8, Z2, Z2
+	VPMOVZXWD     16(CX), Y7
+	VPSLLD        $0x10, Y7, Y7
+	VCVTPS2PD     Y7, Z7
+	VEXTRACTF64X4 $0x01, Z6, Y6
+	VCVTPS2PD     Y6, Z6
+	VSUBPD        Z6, Z7, Z6
+	VMULPD        Z6, Z6, Z6
+	VADDPD        Z6, Z1, Z1
+	VMULPD        Z7, Z7, Z6
+	VADDPD        Z6, Z0, Z0
+	VMULPD        quant_qword4018000000000000<>+0(SB), Z7, Z7
+	VPANDQ        quant_qword7fffffffffffffff<>+0(SB), Z7, Z7
+	VPXORQ        Z6, Z6, Z6
+	VMULPD        quant_qword3fd0000000000000<>+0(SB), Z5, Z8
+	VCMPPD        $0x1e, Z8, Z7, K2
+	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z6, K2, Z6
+	VMULPD        quant_qword3fe8000000000000<>+0(SB), Z5, Z8
+	VCMPPD        $0x1d, Z8, Z7, K2
+	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z6, K2, Z6
+	VMULPD        quant_qword3ff4000000000000<>+0(SB), Z5, Z8
+	VCMPPD        $0x1e, Z8, Z7, K2
+	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z6, K2, Z6
+	VMULPD        quant_qword3ffc000000000000<>+0(SB), Z5, Z8
+	VCMPPD        $0x1d, Z8, Z7, K2
+	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z6, K2, Z6
+	VMULPD        quant_qword4004000000000000<>+0(SB), Z5, Z8
+	VCMPPD        $0x1e, Z8, Z7, K2
+	VADDPD        quant_qword3ff0000000000000<>+0(SB), Z6, K2, Z6
+	VMULPD        quant_qword400c000000000000<>+0(SB), Z5, Z8
+	VCMPPD        $0x1d, Z8, Z7, K2
+	VADDPD        quant_qword3ff0000000000000<>+0(SB), Z6, K2, Z6
+	VMULPD        quant_qword4014000000000000<>+0(SB), Z5, Z8
+	VCMPPD        $0x1e, Z8, Z7, K2
+	VADDPD        quant_qword4000000000000000<>+0(SB), Z6, K2, Z6
+	VMULPD        Z5, Z6, Z6
+	VSUBPD        Z6, Z7, Z6
+	VMULPD        Z6, Z6, Z6
+	VADDPD        Z6, Z2, Z2
+	ADDQ          $0x00000020, CX
+	ADDQ          $0x00000008, DX
+	ADDQ          $0x00000001, BX
+	DECQ          DI
+	JNZ           loop
+
+done:
+	VMOVUPD Z0, (AX)
+	VMOVUPD Z1, 64(AX)
+	VMOVUPD Z2, 128(AX)
+	VZEROUPPER
+	RET

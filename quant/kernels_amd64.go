@@ -97,3 +97,46 @@ func laneElement256(i int) int {
 	group := vector/4 + lane/4*2
 	return groupSize*group + lane%4*4 + []int{0, 2, 1, 3}[vector%4]
 }
+
+// dequantizeBlocks dequantizes all groups, or none.
+func dequantizeBlocks(dst []float32, packed, scales []byte, steps *[256]float32) int {
+	kernel := dequantizeAVX512
+	switch path {
+	case "avx2":
+		kernel = dequantizeAVX2
+	case "go":
+		return 0
+	}
+	n := len(scales)
+	_, _ = dst[:n*groupSize], packed[:n*groupSize/2]
+	kernel((*byte)(unsafe.Pointer(unsafe.SliceData(dst))), unsafe.SliceData(packed), unsafe.SliceData(scales), &steps[0], n)
+	return n
+}
+
+func dequantizeBF16Blocks(dst, packed, scales []byte, steps *[256]float32) int {
+	kernel := dequantizeBF16AVX512
+	switch path {
+	case "avx2":
+		kernel = dequantizeBF16AVX2
+	case "go":
+		return 0
+	}
+	n := len(scales)
+	_, _ = dst[:2*n*groupSize], packed[:n*groupSize/2]
+	kernel(unsafe.SliceData(dst), unsafe.SliceData(packed), unsafe.SliceData(scales), &steps[0], n)
+	return n
+}
+
+func errorSumsBlocks(sums *errorLanes, bf16, packed, scales []byte, steps *[256]float32) int {
+	kernel := errorSumsAVX512
+	switch path {
+	case "avx2":
+		kernel = errorSumsAVX2
+	case "go":
+		return 0
+	}
+	n := len(scales)
+	_, _ = bf16[:2*n*groupSize], packed[:n*groupSize/2]
+	kernel(&sums[0][0], unsafe.SliceData(bf16), unsafe.SliceData(packed), unsafe.SliceData(scales), &steps[0], n)
+	return n
+}

@@ -17,3 +17,9 @@ func matVecBF16Blocks(dst, x []float32, w []byte, rows, cols int) bool { return 
 func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, rows, cols int) bool {
 	return false
 }
+
+func dequantizeBlocks([]float32, []byte, []byte, *[256]float32) int { return 0 }
+
+func dequantizeBF16Blocks(_, _, _ []byte, _ *[256]float32) int { return 0 }
+
+func errorSumsBlocks(_ *errorLanes, _, _, _ []byte, _ *[256]float32) int { return 0 }

@@ -136,3 +136,57 @@ func TestAbsMaxEqualsReference(t *testing.T) {
 		}
 	})
 }
+
+// TestDequantizeEqualsReference runs over all scale bytes and codes, NaN compared as NaN.
+func TestDequantizeEqualsReference(t *testing.T) {
+	const groups = 256 + 70
+	packed, scales := make([]byte, 8*groups), make([]byte, groups)
+	for i := range packed {
+		packed[i] = byte(splitmix(9, uint64(i)))
+	}
+	for i := range scales {
+		scales[i] = byte(i)
+	}
+	eachPath(t, func(t *testing.T) {
+		for _, global := range []float32{1, 12345.678, 1e-20, 3e38, 1e-45} {
+			for _, modelopt := range []bool{false, true} {
+				want, got := make([]float32, 16*groups), make([]float32, 16*groups)
+				referenceDequantize(want, packed, scales, global, modelopt)
+				Dequantize(got, packed, scales, global, modelopt)
+				bf16 := make([]byte, 32*groups)
+				DequantizeBF16(bf16, packed, scales, global, modelopt)
+				for i, w := range want {
+					b := BF16ToFloat32(element(bf16, i))
+					if math.IsNaN(float64(w)) {
+						require.True(t, math.IsNaN(float64(got[i])) && math.IsNaN(float64(b)))
+						continue
+					}
+					require.Equal(t, math.Float32bits(w), math.Float32bits(got[i]), "%d %g", i, global)
+					require.Equal(t, Float32ToBF16(w), element(bf16, i), "%d %g", i, global)
+				}
+			}
+		}
+	})
+}
+
+func TestErrorSumsEqualReference(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for name, bf16 := range awkward() {
+			for _, p := range Profiles {
+				for _, global := range globals(p, bf16) {
+					m := member("", bf16)
+					NewQuantizer(p, global).Quantize(m.Packed, m.Scales, bf16)
+					var s errorLanes
+					referenceErrorSums(&s, p, global, bf16, m.Packed, m.Scales)
+					want := Errors{s[0].sum(), s[1].sum(), s[2].sum() / 36}
+					got := MeasureErrors(p, global, bf16, m.Packed, m.Scales)
+					if math.IsNaN(want.SumSquaredError) { // a step beyond float32, times code 0
+						require.True(t, math.IsNaN(got.SumSquaredError))
+						want.SumSquaredError, got.SumSquaredError = 0, 0
+					}
+					require.Equal(t, want, got, "%s %s %g", name, p.Name, global)
+				}
+			}
+		}
+	})
+}

@@ -39,6 +39,11 @@ func main() {
 	matvecBF16(avx512)
 	matvecNVFP4AVX2()
 	matvecNVFP4AVX512()
+	for _, v := range []vector{avx2, avx512} {
+		dequantize(v, false)
+		dequantize(v, true)
+		errorSums(v)
+	}
 	Generate()
 }
 
