@@ -74,6 +74,7 @@ func newBench(e *Engine, size int64) (*bench, error) {
 		}
 		b.host = append(b.host, set)
 	}
+	defer b.begin()()
 	for at := 0; at < b.size; at += benchTensor {
 		b.copyIn(b.bf16+address(at), b.host[0][0].BF16)
 	}
@@ -126,21 +127,21 @@ func (b *bench) measure() ([]Figure, error) {
 		measure func() (bytes int, seconds float64, err error)
 		rates   []float64
 	}{
-		{Figure: Figure{Name: copyRate, Bytes: "read and written"}, measure: b.timed(2*b.size, func() {
+		{Figure: Figure{Name: copyRate, Bytes: "read and written"}, measure: b.timed(compute, 2*b.size, func() {
 			if b.err == nil {
-				b.err = b.call(cuMemcpyDtoDAsync, uintptr(b.second), uintptr(b.bf16), uintptr(b.size), b.stream)
+				b.err = b.call(cuMemcpyDtoDAsync, uintptr(b.second), uintptr(b.bf16), uintptr(b.size), b.streams[compute])
 			}
 		})},
-		{Figure: Figure{Name: "absmax", Of: copyRate, Bytes: "read"}, measure: b.timed(b.size, func() {
+		{Figure: Figure{Name: "absmax", Of: copyRate, Bytes: "read"}, measure: b.timed(compute, b.size, func() {
 			b.run(absmax, 2*groups, uint64(b.bf16), groups, uint64(b.memory+resultAmax))
 		})},
-		{Figure: Figure{Name: "quantize", Of: copyRate, Bytes: "read and written"}, measure: b.timed(quantized, func() {
+		{Figure: Figure{Name: "quantize", Of: copyRate, Bytes: "read and written"}, measure: b.timed(compute, quantized, func() {
 			b.run(quantize, groups, uint64(b.bf16), groups, uint64(b.memory+scaleTable), uint64(b.memory+thresholds), uint64(b.packed), uint64(b.scales))
 		})},
-		{Figure: Figure{Name: "dequantize", Of: copyRate, Bytes: "read and written"}, measure: b.timed(quantized, func() {
+		{Figure: Figure{Name: "dequantize", Of: copyRate, Bytes: "read and written"}, measure: b.timed(compute, quantized, func() {
 			b.run(dequantize, 2*groups, uint64(b.packed), uint64(b.scales), groups, bits(6720), 0, uint64(b.second))
 		})},
-		{Figure: Figure{Name: busRate, Bytes: "BF16"}, measure: b.timed(2*benchTensor*benchSets/benchRepeats, func() {
+		{Figure: Figure{Name: busRate, Bytes: "BF16"}, measure: b.timed(in, 2*benchTensor*benchSets/benchRepeats, func() {
 			for i := range 2 * benchSets / benchRepeats {
 				m := b.host[i/2%len(b.host)][i%2]
 				b.copyIn(b.bf16+address(i%8*benchTensor), m.BF16)
@@ -176,13 +177,13 @@ func (b *bench) measure() ([]Figure, error) {
 	return figures, nil
 }
 
-// timed measures work by the device's own clock; work moves bytes.
-func (b *bench) timed(bytes int, work func()) func() (int, float64, error) {
+// timed measures work on one stream by the device's own clock; work moves bytes.
+func (b *bench) timed(w way, bytes int, work func()) func() (int, float64, error) {
 	return func() (int, float64, error) {
-		defer b.use()()
+		defer b.begin()()
 		record := func(event uintptr) {
-			if b.err == nil {
-				b.err = b.call(cuEventRecord, event, b.stream)
+			if stream := b.through(w); b.err == nil {
+				b.err = b.call(cuEventRecord, event, stream)
 			}
 		}
 		record(b.start)

@@ -18,8 +18,8 @@ type Options struct {
 	DeviceMemory int64
 	// HostMemory bounds the page-locked memory that is kept for reuse between Free and Buffer; 0 stands for 1 GiB.
 	HostMemory int64
-	// Slots is the number of sets that a GPU works on at a time, one copied in while another is computed or copied out; 0 stands for 6,
-	// of which three would do if the host were told of the end of a copy at once.
+	// Slots is the number of sets that a GPU holds at a time, one copied in while another is computed or copied out, and the rest queued
+	// so that the bus never waits for the host; 0 stands for 6.
 	Slots int
 	// Library is the path of the driver library; empty for the system's.
 	Library string

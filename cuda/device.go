@@ -5,6 +5,7 @@ package cuda
 import (
 	"bytes"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 )
@@ -20,6 +21,8 @@ type device struct {
 	context         uintptr
 	multiprocessors int
 	modules         [kernels]module
+	streams         [streams]uintptr
+	queueing        sync.Mutex // held while a slot queues its work, so that sets lie one behind the other on every stream
 	slots           []*slot
 	lost            atomic.Bool
 }
@@ -97,6 +100,12 @@ func (v *device) open(memory int64, slots int) error {
 			return err
 		}
 	}
+	for i := range v.streams {
+		const nonBlocking = 1
+		if err := v.call(cuStreamCreate, uintptr(unsafe.Pointer(&v.streams[i])), nonBlocking); err != nil {
+			return err
+		}
+	}
 	for range slots {
 		s, err := v.openSlot(memory / int64(slots))
 		if s != nil {
@@ -125,6 +134,11 @@ func (v *device) close() {
 	defer v.use()()
 	for _, s := range v.slots {
 		s.close()
+	}
+	for _, s := range v.streams {
+		if s != 0 {
+			_ = v.call(cuStreamDestroy, s)
+		}
 	}
 	for _, m := range v.modules {
 		if m.handle != 0 {

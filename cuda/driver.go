@@ -41,10 +41,12 @@ const (
 	cuStreamCreate
 	cuStreamDestroy
 	cuStreamSynchronize
+	cuStreamWaitEvent
 	cuLaunchKernel
 	cuEventCreate
 	cuEventDestroy
 	cuEventRecord
+	cuEventSynchronize
 	cuEventElapsedTime
 	functions
 )
@@ -59,8 +61,10 @@ var symbols = [functions]string{
 	cuMemAlloc: "cuMemAlloc_v2", cuMemFree: "cuMemFree_v2", cuMemHostAlloc: "cuMemHostAlloc", cuMemFreeHost: "cuMemFreeHost",
 	cuMemsetD8Async: "cuMemsetD8Async", cuMemcpyHtoDAsync: "cuMemcpyHtoDAsync_v2", cuMemcpyDtoHAsync: "cuMemcpyDtoHAsync_v2",
 	cuMemcpyDtoDAsync: "cuMemcpyDtoDAsync_v2", cuStreamCreate: "cuStreamCreate", cuStreamDestroy: "cuStreamDestroy_v2",
-	cuStreamSynchronize: "cuStreamSynchronize", cuLaunchKernel: "cuLaunchKernel", cuEventCreate: "cuEventCreate",
-	cuEventDestroy: "cuEventDestroy_v2", cuEventRecord: "cuEventRecord", cuEventElapsedTime: "cuEventElapsedTime",
+	cuStreamSynchronize: "cuStreamSynchronize",
+	cuStreamWaitEvent:   "cuStreamWaitEvent", cuLaunchKernel: "cuLaunchKernel", cuEventCreate: "cuEventCreate",
+	cuEventDestroy: "cuEventDestroy_v2", cuEventRecord: "cuEventRecord",
+	cuEventSynchronize: "cuEventSynchronize", cuEventElapsedTime: "cuEventElapsedTime",
 }
 
 // driver is the loaded and initialized CUDA driver of this process.

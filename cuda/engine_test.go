@@ -64,7 +64,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"driver says no", func(f *fake) { f.fail("cuDeviceGetCount", 0, 100) }, Options{}, "cuDeviceGetCount: CUDA_ERROR_NO_DEVICE (100): some meaning"},
 		{"code without a name", func(f *fake) { f.fail("cuDeviceGetName", 0, 999) }, Options{}, "cuDeviceGetName: unknown (999): some meaning"},
 		{"memory", func(*fake) {}, Options{DeviceMemory: 1 << 40}, "GPU 0: Fake GPU 0: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"},
-		{"third slot's stream", func(f *fake) { f.fail("cuStreamCreate", 2, 1) }, Options{}, "GPU 0: Fake GPU 0: cuStreamCreate: CUDA_ERROR_INVALID_VALUE (1): some meaning"},
+		{"second stream", func(f *fake) { f.fail("cuStreamCreate", 1, 1) }, Options{}, "GPU 0: Fake GPU 0: cuStreamCreate: CUDA_ERROR_INVALID_VALUE (1): some meaning"},
 		{"third slot's results", func(f *fake) { f.fail("cuMemHostAlloc", 2, 2) }, Options{}, "GPU 0: Fake GPU 0: cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"},
 		{"second device's context", func(f *fake) { f.reset(2, 8); f.fail("cuDevicePrimaryCtxRetain", 1, 2) }, Options{}, "GPU 1: Fake GPU 1: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"},
 		{"too little memory asked", func(*fake) {}, Options{DeviceMemory: 4 << 20}, "GPU 0: Fake GPU 0: 699050 bytes of device memory are too few for a slot, which takes 1118208 at least"},
@@ -92,7 +92,7 @@ func TestDeviceLost(t *testing.T) {
 		code     int32
 	}{
 		{"cuMemsetD8Async", 0, 1}, {"cuMemcpyHtoDAsync_v2", 0, 1}, {"cuMemcpyHtoDAsync_v2", 1, 700}, {"cuLaunchKernel", 0, 2}, {"cuLaunchKernel", 2, 1},
-		{"cuLaunchKernel", 3, 700}, {"cuMemcpyDtoHAsync_v2", 1, 1}, {"cuMemcpyDtoHAsync_v2", 4, 1}, {"cuStreamSynchronize", 0, 700},
+		{"cuLaunchKernel", 3, 700}, {"cuMemcpyDtoHAsync_v2", 1, 1}, {"cuMemcpyDtoHAsync_v2", 4, 1}, {"cuEventRecord", 0, 1}, {"cuEventRecord", 2, 1}, {"cuStreamWaitEvent", 1, 1}, {"cuEventSynchronize", 0, 700},
 	} {
 		f := newFake(t, 1)
 		e, lost := openFake(t, f, Options{})

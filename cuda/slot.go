@@ -24,7 +24,7 @@ const (
 const (
 	resultAmax    = 0        // uint32: magnitude bits of the set's absolute maximum
 	resultGlobal  = 4        // float32: the global scale, as stored
-	resultRecords = 16       // 32 bytes each: differing packed bytes, the first of them, differing scale bytes, the first of them
+	resultRecords = 8        // 32 bytes each: differing packed bytes, the first of them, differing scale bytes, the first of them
 	resultSize    = 32 << 10 // or three doubles for each block of the errors kernel
 	scaleTable    = resultSize
 	thresholds    = scaleTable + 1<<15
@@ -35,17 +35,32 @@ const (
 	tableThreads = 1<<15 + 128*8
 )
 
-// slot is one stream of work with device memory of its own. Calls queue up and return; wait is where they have happened. After a first
-// error the others do nothing, and wait returns it.
+// slot is device memory of its own for one set, and a way to queue work on it. Between begin and wait, calls queue up and return; after
+// wait they have happened. After a first error the others do nothing, and wait returns it.
+//
+// A slot's work happens in the order in which it was queued, but every kind of it goes through a stream that all slots of the device
+// share. So the bus goes from one set's weights to the next set's without a gap, whatever the kernels and the host do meanwhile.
 type slot struct {
 	*device
-	stream  uintptr
 	memory  address
 	size    int64
 	results []byte // page-locked, resultSize
 	launch  *launch
+	events  [streams]uintptr // the slot's work on that stream has happened
+	on      way              // stream of the last work queued
 	err     error
 }
+
+// way is what a stream of a device is for.
+type way int
+
+const (
+	in      way = iota // copies to the device
+	compute            // kernels and memory filling
+	out                // copies from the device
+	streams
+	nowhere way = -1
+)
 
 // launch holds the arguments of a kernel launch where the garbage collector leaves them.
 type launch struct {
@@ -68,8 +83,13 @@ func (v *device) openSlot(size int64) (*slot, error) {
 		return nil, missing(nil, "%d bytes of device memory are too few for a slot, which takes %d at least", size, dataStart+1<<20)
 	}
 	s := &slot{device: v, size: size, launch: newLaunch()}
-	const nonBlocking = 1
-	err := v.call(cuStreamCreate, uintptr(unsafe.Pointer(&s.stream)), nonBlocking)
+	const blockingSync, disableTiming = 1, 2
+	var err error
+	for i := range s.events {
+		if err == nil {
+			err = v.call(cuEventCreate, uintptr(unsafe.Pointer(&s.events[i])), blockingSync|disableTiming)
+		}
+	}
 	if err == nil {
 		s.memory, err = v.alloc(size)
 	}
@@ -87,26 +107,54 @@ func (s *slot) close() {
 	if s.memory != 0 {
 		_ = s.call(cuMemFree, uintptr(s.memory))
 	}
-	if s.stream != 0 {
-		_ = s.call(cuStreamDestroy, s.stream)
+	for _, e := range s.events {
+		if e != 0 {
+			_ = s.call(cuEventDestroy, e)
+		}
+	}
+}
+
+// begin makes the slot ready to queue work, alone among the device's slots until wait. The goroutine keeps its thread until end is called.
+func (s *slot) begin() (end func()) {
+	end = s.use()
+	s.err, s.on = nil, nowhere
+	s.queueing.Lock()
+	return end
+}
+
+// through changes over to a stream: what is queued from here on happens after what this slot has queued before.
+func (s *slot) through(w way) (stream uintptr) {
+	if s.on != nowhere && s.on != w {
+		s.record(s.on)
+		if s.err == nil {
+			s.err = s.call(cuStreamWaitEvent, s.streams[w], s.events[s.on], 0)
+		}
+	}
+	s.on = w
+	return s.streams[w]
+}
+
+func (s *slot) record(w way) {
+	if s.err == nil {
+		s.err = s.call(cuEventRecord, s.events[w], s.streams[w])
 	}
 }
 
 func (s *slot) copyIn(to address, from []byte) {
-	if s.err == nil && len(from) > 0 {
-		s.err = s.call(cuMemcpyHtoDAsync, uintptr(to), uintptr(unsafe.Pointer(&from[0])), uintptr(len(from)), s.stream)
+	if stream := s.through(in); s.err == nil && len(from) > 0 {
+		s.err = s.call(cuMemcpyHtoDAsync, uintptr(to), uintptr(unsafe.Pointer(&from[0])), uintptr(len(from)), stream)
 	}
 }
 
 func (s *slot) copyOut(to []byte, from address) {
-	if s.err == nil && len(to) > 0 {
-		s.err = s.call(cuMemcpyDtoHAsync, uintptr(unsafe.Pointer(&to[0])), uintptr(from), uintptr(len(to)), s.stream)
+	if stream := s.through(out); s.err == nil && len(to) > 0 {
+		s.err = s.call(cuMemcpyDtoHAsync, uintptr(unsafe.Pointer(&to[0])), uintptr(from), uintptr(len(to)), stream)
 	}
 }
 
 func (s *slot) fill(at address, value byte, n int) {
-	if s.err == nil {
-		s.err = s.call(cuMemsetD8Async, uintptr(at), uintptr(value), uintptr(n), s.stream)
+	if stream := s.through(compute); s.err == nil {
+		s.err = s.call(cuMemsetD8Async, uintptr(at), uintptr(value), uintptr(n), stream)
 	}
 }
 
@@ -117,18 +165,25 @@ func (s *slot) run(k kernel, items uint64, arguments ...uint64) {
 }
 
 func (s *slot) runBlocks(k kernel, blocks uint64, arguments ...uint64) {
+	stream := s.through(compute)
 	if s.err != nil || blocks == 0 {
 		return
 	}
 	copy(s.launch.values[:], arguments)
-	s.err = s.call(cuLaunchKernel, s.modules[k].function, uintptr(blocks), 1, 1, blockThreads, 1, 1, 0, s.stream,
+	s.err = s.call(cuLaunchKernel, s.modules[k].function, uintptr(blocks), 1, 1, blockThreads, 1, 1, 0, stream,
 		uintptr(unsafe.Pointer(&s.launch.pointers)), 0)
 }
 
-// wait blocks until all that was queued has happened, also after an error, since the host memory must not change hands before.
+// wait lets other slots queue and blocks until all that this one queued has happened. It does so after an error, too, since the host
+// memory must not change hands before.
 func (s *slot) wait() error {
-	if err := s.call(cuStreamSynchronize, s.stream); s.err == nil {
-		s.err = err
+	s.record(s.on)
+	s.queueing.Unlock()
+	if s.err == nil {
+		return s.call(cuEventSynchronize, s.events[s.on])
+	}
+	for _, stream := range s.streams {
+		_ = s.call(cuStreamSynchronize, stream)
 	}
 	return s.err
 }
@@ -147,30 +202,30 @@ func (p piece) part(of []byte, perGroup int) []byte {
 	return of[p.first*perGroup : (p.first+p.groups)*perGroup : (p.first+p.groups)*perGroup]
 }
 
-// plan lays a set out in the slot's memory, with room for a second copy of packed and scales where compare is set. Where the set does
-// not fit, each piece takes all of the memory and resident is false: every pass has to copy the weights in again.
-func (s *slot) plan(set []quant.Member, compare bool) (pieces []piece, resident bool) {
+// plan lays a set out in the slot's memory, with room for a second copy of packed and scales where compare is set. All pieces of a round
+// fit at a time; with more than one round, every pass over the weights has to copy them in again.
+func (s *slot) plan(set []quant.Member, compare bool) (rounds [][]piece) {
 	start, end := s.memory+dataStart, s.memory+address(s.size)
 	at := start
+	var whole []piece
 	for i, m := range set {
 		p := piece{index: i, groups: len(m.BF16) / groupBF16}
 		at = p.place(at, compare)
-		pieces = append(pieces, p)
+		whole = append(whole, p)
 	}
 	if at <= end {
-		return pieces, true
+		return [][]piece{whole}
 	}
-	pieces = nil
 	most := s.groupsThatFit(compare)
 	for i, m := range set {
 		groups := len(m.BF16) / groupBF16
 		for first := 0; first < groups; first += most {
 			p := piece{index: i, first: first, groups: min(most, groups-first)}
 			p.place(start, compare)
-			pieces = append(pieces, p)
+			rounds = append(rounds, []piece{p})
 		}
 	}
-	return pieces, false
+	return rounds
 }
 
 // place puts the piece's arrays one behind the other and returns the address after them.
@@ -194,18 +249,34 @@ func (s *slot) groupsThatFit(compare bool) int {
 	return int((s.size - dataStart - arrays*alignment) / perGroup)
 }
 
-// prepare queues the copies and kernels that leave the set's global scale and its tables in the slot's memory, and the weights of all
-// pieces, too, where the plan is resident.
-func (s *slot) prepare(p quant.Profile, set []quant.Member, pieces []piece) {
-	s.err = nil
-	s.fill(s.memory+resultAmax, 0, 4)
-	for _, c := range pieces {
-		s.copyIn(c.bf16, c.part(set[c.index].BF16, groupBF16))
-		s.run(absmax, 2*uint64(c.groups), uint64(c.bf16), uint64(c.groups), uint64(s.memory+resultAmax))
+// prepare queues the copies and kernels that leave the set's global scale and its tables in the slot's memory, and the weights of the
+// last round, too.
+func (s *slot) prepare(p quant.Profile, set []quant.Member, rounds [][]piece) {
+	for i, pieces := range rounds {
+		s.copyWeights(set, pieces)
+		if i == 0 { // not earlier, or the copy would have to wait for the kernels of other slots
+			s.fill(s.memory+resultAmax, 0, 4)
+		}
+		for _, c := range pieces {
+			s.run(absmax, 2*uint64(c.groups), uint64(c.bf16), uint64(c.groups), uint64(s.memory+resultAmax))
+		}
 	}
 	s.runBlocks(tables, tableThreads/blockThreads, uint64(s.memory+resultAmax), uint64(p.GlobalForm), uint64(p.ScaleForm),
 		flag(p.BF16Observer), uint64(p.ZeroScale), bits(p.LowerClamp),
 		uint64(s.memory+resultGlobal), uint64(s.memory+scaleTable), uint64(s.memory+thresholds))
+}
+
+func (s *slot) copyWeights(set []quant.Member, pieces []piece) {
+	for _, c := range pieces {
+		s.copyIn(c.bf16, c.part(set[c.index].BF16, groupBF16))
+	}
+}
+
+func (s *slot) copyWanted(set []quant.Member, pieces []piece) {
+	for _, c := range pieces {
+		s.copyIn(c.wantPacked, c.part(set[c.index].Packed, groupCodes))
+		s.copyIn(c.wantScales, c.part(set[c.index].Scales, 1))
+	}
 }
 
 func (s *slot) quantizePiece(c piece) {
@@ -230,42 +301,48 @@ func (s *slot) finish(p quant.Profile, records int) (amax, global float32, err e
 
 // quantizeSet does the work of quant.Backend.QuantizeSet, but for weights that are not finite, which the maximum tells.
 func (s *slot) quantizeSet(p quant.Profile, set []quant.Member) (amax, global float32, err error) {
-	defer s.use()()
-	pieces, resident := s.plan(set, false)
-	s.prepare(p, set, pieces)
-	for _, c := range pieces {
-		m := set[c.index]
-		if !resident {
-			s.copyIn(c.bf16, c.part(m.BF16, groupBF16))
+	defer s.begin()()
+	rounds := s.plan(set, false)
+	s.prepare(p, set, rounds)
+	for _, pieces := range rounds {
+		if len(rounds) > 1 {
+			s.copyWeights(set, pieces)
 		}
-		s.quantizePiece(c)
-		s.copyOut(c.part(m.Packed, groupCodes), c.packed)
-		s.copyOut(c.part(m.Scales, 1), c.scales)
+		for _, c := range pieces {
+			s.quantizePiece(c)
+		}
+		for _, c := range pieces {
+			s.copyOut(c.part(set[c.index].Packed, groupCodes), c.packed)
+			s.copyOut(c.part(set[c.index].Scales, 1), c.scales)
+		}
 	}
 	return s.finish(p, 0)
 }
 
 // compareSet quantizes on the device and counts what differs there; only the counts come back.
 func (s *slot) compareSet(p quant.Profile, set []quant.Member) (amax, global float32, differences []Difference, err error) {
-	defer s.use()()
-	pieces, resident := s.plan(set, true)
-	s.prepare(p, set, pieces)
+	defer s.begin()()
+	rounds := s.plan(set, true)
+	if len(rounds) == 1 {
+		s.copyWanted(set, rounds[0]) // first, so that the stream of copies need not wait for a kernel
+	}
+	s.prepare(p, set, rounds)
 	record := func(member int) address { return s.memory + resultRecords + address(32*member) }
 	s.fill(record(0), 0, 32*len(set))
 	for i := range set {
 		s.fill(record(i)+8, 0xff, 8) // the first index is lowered to the least
 		s.fill(record(i)+24, 0xff, 8)
 	}
-	for _, c := range pieces {
-		m := set[c.index]
-		if !resident {
-			s.copyIn(c.bf16, c.part(m.BF16, groupBF16))
+	for _, pieces := range rounds {
+		if len(rounds) > 1 {
+			s.copyWeights(set, pieces)
+			s.copyWanted(set, pieces)
 		}
-		s.copyIn(c.wantPacked, c.part(m.Packed, groupCodes))
-		s.copyIn(c.wantScales, c.part(m.Scales, 1))
-		s.quantizePiece(c)
-		s.compareBytes(c.packed, c.wantPacked, c.groups*groupCodes, c.first*groupCodes, record(c.index))
-		s.compareBytes(c.scales, c.wantScales, c.groups, c.first, record(c.index)+16)
+		for _, c := range pieces {
+			s.quantizePiece(c)
+			s.compareBytes(c.packed, c.wantPacked, c.groups*groupCodes, c.first*groupCodes, record(c.index))
+			s.compareBytes(c.scales, c.wantScales, c.groups, c.first, record(c.index)+16)
+		}
 	}
 	if amax, global, err = s.finish(p, len(set)); err != nil {
 		return 0, 0, nil, err
@@ -283,10 +360,9 @@ func (s *slot) compareBytes(a, b address, n, base int, record address) {
 
 // measureErrors sums over the pieces in order and over the blocks of each, so that a repetition gives the same bits.
 func (s *slot) measureErrors(p quant.Profile, global float32, m quant.Member) (sum quant.Errors, err error) {
-	defer s.use()()
-	s.err = nil
-	pieces, _ := s.plan([]quant.Member{m}, false)
-	for _, c := range pieces {
+	for _, pieces := range s.plan([]quant.Member{m}, false) {
+		c := pieces[0]
+		end := s.begin()
 		s.copyIn(c.bf16, c.part(m.BF16, groupBF16))
 		s.copyIn(c.packed, c.part(m.Packed, groupCodes))
 		s.copyIn(c.scales, c.part(m.Scales, 1))
@@ -294,7 +370,9 @@ func (s *slot) measureErrors(p quant.Profile, global float32, m quant.Member) (s
 		s.runBlocks(errorSums, uint64(blocks), uint64(c.bf16), uint64(c.packed), uint64(c.scales), uint64(c.groups),
 			bits(global), flag(p.ModelOpt()), uint64(s.memory))
 		s.copyOut(s.results[:24*blocks], s.memory)
-		if err := s.wait(); err != nil {
+		err := s.wait()
+		end()
+		if err != nil {
 			return sum, err
 		}
 		for b := range blocks {
@@ -308,10 +386,9 @@ func (s *slot) measureErrors(p quant.Profile, global float32, m quant.Member) (s
 }
 
 func (s *slot) dequantizeBF16(m quant.Member, global float32, modelopt bool) error {
-	defer s.use()()
-	s.err = nil
-	pieces, _ := s.plan([]quant.Member{m}, false)
-	for _, c := range pieces {
+	defer s.begin()()
+	for _, pieces := range s.plan([]quant.Member{m}, false) {
+		c := pieces[0]
 		s.copyIn(c.packed, c.part(m.Packed, groupCodes))
 		s.copyIn(c.scales, c.part(m.Scales, 1))
 		s.run(dequantize, 2*uint64(c.groups), uint64(c.packed), uint64(c.scales), uint64(c.groups), bits(global), flag(modelopt), uint64(c.bf16))

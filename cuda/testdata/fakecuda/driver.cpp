@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -37,7 +38,14 @@ typedef std::lock_guard<std::mutex> Guard;
 
 struct Stream {
     int device;
-    std::vector<std::function<int()>> work;
+    std::mutex adding;
+    std::deque<std::function<int()>> work;
+    u64 put = 0, done = 0;
+};
+
+struct Event {
+    Stream *stream = nullptr;
+    u64 position = 0;
 };
 
 static std::mutex lock;
@@ -244,7 +252,8 @@ EXPORT int cuMemFreeHost(u64 p) {
 
 EXPORT int cuStreamCreate(Stream **stream, unsigned flags) {
     BEGIN(true);
-    *stream = new Stream{current - 1, {}};
+    *stream = new Stream;
+    (*stream)->device = current - 1;
     return flags == 1 ? success : misuse(invalidValue, __func__); // non-blocking
 }
 EXPORT int cuStreamDestroy_v2(Stream *stream) {
@@ -255,24 +264,72 @@ EXPORT int cuStreamDestroy_v2(Stream *stream) {
 // Streams belong to their context; using one under another device's context is an error.
 static bool foreign(Stream *s) { return s->device != current - 1; }
 
-EXPORT int cuStreamSynchronize(Stream *stream) {
-    BEGIN(true);
-    if (foreign(stream)) return misuse(invalidValue, __func__);
-    auto work = std::move(stream->work);
-    stream->work.clear();
-    for (auto &w : work) {
-        if (int r = w()) {
+static int put(Stream *stream, const char *name, std::function<int()> work) {
+    if (foreign(stream)) return misuse(invalidValue, name);
+    Guard g(stream->adding);
+    stream->work.push_back(work);
+    stream->put++;
+    return success;
+}
+
+// drain does the work of a stream up to a position, and that of others where it has to wait for them.
+static int drain(Stream *stream, u64 position) {
+    static std::recursive_mutex running;
+    std::lock_guard<std::recursive_mutex> g(running);
+    while (stream->done < position) {
+        std::function<int()> work;
+        {
+            Guard g(stream->adding);
+            work = stream->work.front();
+            stream->work.pop_front();
+        }
+        stream->done++;
+        if (int r = work()) {
             Guard g(lock);
             return dead[current - 1] = r;
         }
     }
     return success;
 }
-static int put(Stream *stream, const char *name, std::function<int()> work) {
-    if (foreign(stream)) return misuse(invalidValue, name);
-    stream->work.push_back(work);
+EXPORT int cuStreamSynchronize(Stream *stream) {
+    BEGIN(true);
+    if (foreign(stream)) return misuse(invalidValue, __func__);
+    return drain(stream, stream->put);
+}
+EXPORT int cuEventCreate(Event **event, unsigned) {
+    BEGIN(true);
+    *event = new Event;
     return success;
 }
+EXPORT int cuEventDestroy_v2(Event *event) {
+    BEGIN(true);
+    delete event;
+    return success;
+}
+EXPORT int cuEventRecord(Event *event, Stream *stream) {
+    BEGIN(true);
+    if (foreign(stream)) return misuse(invalidValue, __func__);
+    event->stream = stream;
+    event->position = stream->put;
+    return success;
+}
+EXPORT int cuStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
+    BEGIN(true);
+    if (!event->stream || flags) return misuse(invalidValue, __func__);
+    Event then = *event; // it may be recorded again
+    return put(stream, __func__, [=] { return drain(then.stream, then.position); });
+}
+EXPORT int cuEventSynchronize(Event *event) {
+    BEGIN(true);
+    if (!event->stream) return misuse(invalidValue, __func__);
+    return drain(event->stream, event->position);
+}
+EXPORT int cuEventElapsedTime(float *milliseconds, Event *start, Event *end) {
+    BEGIN(true);
+    *milliseconds = 1;
+    return start->stream && end->stream ? success : misuse(invalidValue, __func__);
+}
+
 EXPORT int cuMemsetD8Async(u64 p, unsigned char value, u64 n, Stream *stream) {
     BEGIN(true);
     return put(stream, __func__, [=] {
@@ -305,22 +362,6 @@ EXPORT int cuMemcpyDtoDAsync_v2(u64 to, u64 from, u64 n, Stream *stream) {
         return (int)success;
     });
 }
-EXPORT int cuEventCreate(u64 *event, unsigned) {
-    BEGIN(true);
-    *event = 7;
-    return success;
-}
-EXPORT int cuEventDestroy_v2(u64) { return success; }
-EXPORT int cuEventRecord(u64 event, Stream *stream) {
-    BEGIN(true);
-    return event == 7 && !foreign(stream) ? success : misuse(invalidValue, __func__);
-}
-EXPORT int cuEventElapsedTime(float *milliseconds, u64, u64) {
-    BEGIN(true);
-    *milliseconds = 1;
-    return success;
-}
-
 // device checks that n bytes at p are device memory, aligned as the kernel's type wants.
 template <class T> static T *device(u64 p, u64 n, bool &good, u64 alignment = alignof(T)) {
     good = good && p % alignment == 0 && inside(deviceMemory, p, n);
