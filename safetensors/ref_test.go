@@ -167,7 +167,7 @@ func TestResolveRefRefuses(t *testing.T) {
 		{`x\y`, nil, `x\y: no such folder`, ""},
 		{"C:/x", nil, "C:/x: no such folder", ""},
 		{"org/na*me", nil, "org/na*me: no such folder", ""},
-		{"a\x00b", nil, "a\x00b: no such folder", ""},
+		{"a\x00b", nil, `a\x00b: no such folder`, ""},
 		{"file", nil, "file: is a file, expected a folder", "name the folder that holds config.json and the .safetensors files"},
 		{"file/x", nil, "file/x: no such folder, and the Hugging Face cache " + cache + " has no file/x", "download it first, or set HF_HUB_CACHE to the cache that has it"},
 		{"hf://org/name", nil, "hf://org/name: remote checkpoints are not supported", "download the checkpoint and name its folder"},
