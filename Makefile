@@ -26,7 +26,7 @@ race:
 test-clients: build
 	rm -rf demo
 	bin/lagquant demo demo
-	testdata/clients/run.sh demo
+	testdata/clients/run.sh --self-test demo
 
 lint:
 	$(GO) vet ./...
