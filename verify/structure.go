@@ -128,6 +128,13 @@ func (c *checker) checkFiles(faults []error) error {
 			c.report.Tensors++
 			c.report.Bytes += int64(t.Len())
 		}
+		if err := safetensors.SecondReading(s); err != nil && !errors.Is(err, safetensors.ErrNoSecondReader) {
+			e, ok := errors.AsType[*fault.Error](err)
+			if !ok || e.Kind == fault.IO {
+				return err
+			}
+			c.find(Finding{Error, CheckFiles, s.Name, e.Tensor, e.Problem, "the same from two independent readers", ""})
+		}
 		if s.Header.Metadata["format"] == "" {
 			c.find(Finding{
 				Warning, CheckMetadata, s.Name, "__metadata__", metadataText(s.Header.Metadata), `{"format":"pt"}`,
