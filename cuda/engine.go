@@ -63,7 +63,7 @@ func Open(o Options) (*Engine, error) {
 		host = 1 << 30
 	}
 	if slots == 0 {
-		slots = 6
+		slots = 4
 	}
 	e := &Engine{
 		devices: devices, free: make(chan *slot, slots*len(devices)), none: make(chan struct{}),

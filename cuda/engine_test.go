@@ -67,7 +67,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"second stream", func(f *fake) { f.fail("cuStreamCreate", 1, 1) }, Options{}, "GPU 0: Fake GPU 0: cuStreamCreate: CUDA_ERROR_INVALID_VALUE (1): some meaning"},
 		{"third slot's results", func(f *fake) { f.fail("cuMemHostAlloc", 2, 2) }, Options{}, "GPU 0: Fake GPU 0: cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"},
 		{"second device's context", func(f *fake) { f.reset(2, 8); f.fail("cuDevicePrimaryCtxRetain", 1, 2) }, Options{}, "GPU 1: Fake GPU 1: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"},
-		{"too little memory asked", func(*fake) {}, Options{DeviceMemory: 4 << 20}, "GPU 0: Fake GPU 0: 699050 bytes of device memory are too few for a slot, which takes 1118208 at least"},
+		{"too little memory asked", func(*fake) {}, Options{DeviceMemory: 4 << 20}, "GPU 0: Fake GPU 0: 1048576 bytes of device memory are too few for a slot, which takes 1118208 at least"},
 		{"compiler", func(f *fake) { f.lie() }, Options{}, "GPU 0: Fake GPU 0: kernel absmax: cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX (218): some meaning: line 1; fatal : no such luck"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
