@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -116,4 +118,40 @@ func TestCompareFindsDamage(t *testing.T) {
 			require.Positive(t, got.Layers[3].RelativeRMS)
 		})
 	}
+}
+
+// A layer that goes in alike in a later chunk must still be computed twice when an earlier chunk left other keys and values in it.
+func TestCompareRemembersEarlierChunks(t *testing.T) {
+	g := readGeneration(t)
+	ids := g.Prompts[11].IDs[:chunkRows+1]
+	dir := filepath.Join(goldens.TinyLaguna(t), "bf16")
+	whole := load(t, dir, Options{})
+	s := session(t, whole, len(ids))
+	var last []int32
+	s.OnLayer = func(layer, first int, rows []float32) {
+		if layer == 2 && first == chunkRows {
+			last = append(last, s.picks[:whole.Config.TopK]...)
+		}
+	}
+	_, err := s.Prefill(context.Background(), ids)
+	require.NoError(t, err)
+	broken := readWeights(t, dir)
+	for e := range int32(8) {
+		if !slices.Contains(last, e) { // all that the last token does not use
+			name := fmt.Sprintf("model.layers.2.mlp.experts.%d.down_proj.weight", e)
+			w := broken.tensors[name]
+			w.data = make([]byte, len(w.data))
+			broken.tensors[name] = w
+		}
+	}
+	path := broken.write(t)
+	once, err := Compare(context.Background(), load(t, path, Options{Beside: whole}), whole, ids, chunkRows)
+	require.NoError(t, err)
+	twice, err := Compare(context.Background(), load(t, path, Options{}), whole, ids, chunkRows)
+	require.NoError(t, err)
+	require.Equal(t, twice.KL, once.KL)
+	require.Equal(t, twice.NLL, once.NLL)
+	require.Equal(t, 2, once.FirstLayer)
+	require.Equal(t, 2, once.Once)
+	require.NotEmpty(t, once.Differing)
 }

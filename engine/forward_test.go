@@ -95,8 +95,15 @@ func TestGeneration(t *testing.T) {
 			want := g.Variants[v.name]
 			logits := floats(goldens.Read(t, "tiny/logits-"+v.name+".f32"))
 			for i, prompt := range g.Prompts {
+				if raceDetector && len(prompt.IDs) > 100 {
+					continue // the same code as for short ones, many times over
+				}
+				// Quantized activations jump where a value lies between two codes, so that another order of summation may take another code for one
+				// of 800,000 values and move the logits by up to 1.1. With the AVX-512 kernels none of the last positions is hit, with the plain
+				// ones two of six.
+				logitDelta, absmaxEpsilon := 2e-3, 1e-4
 				if strings.HasSuffix(v.name, "w4a4") && len(prompt.IDs) > 100 {
-					continue
+					logitDelta, absmaxEpsilon = 2, 0.02
 				}
 				s, err := m.NewSession(len(prompt.IDs) + 64)
 				require.NoError(t, err)
@@ -124,13 +131,13 @@ func TestGeneration(t *testing.T) {
 				require.NoError(t, err)
 				vocab := m.Config.Vocab
 				for id, x := range got {
-					require.InDelta(t, logits[i*vocab+id], x, 2e-3, "%s: token %d", prompt.Name, id)
+					require.InDelta(t, logits[i*vocab+id], x, logitDelta, "%s: token %d", prompt.Name, id)
 				}
 				s.OnLayer = nil
 				for layer, x := range want.Prompts[i].Absmax {
-					require.InEpsilon(t, x, absmax[layer], 1e-4, "%s: layer %d", prompt.Name, layer)
+					require.InEpsilon(t, x, absmax[layer], absmaxEpsilon, "%s: layer %d", prompt.Name, layer)
 				}
-				if want.Prompts[i].MinTopGap <= 0.01 {
+				if want.Prompts[i].MinTopGap <= 0.01 || logitDelta > 0.01 {
 					continue
 				}
 				for j, id := range want.Prompts[i].Greedy {

@@ -17,8 +17,8 @@ type product struct {
 // does not count. It does not depend on the number of workers, so neither does the result. A streamed piece is larger, to make reading worth
 // its while.
 const (
-	pieceBytes  = 256 << 10
-	streamBytes = 512 << 10
+	pieceBytes  = 512 << 10
+	streamBytes = 1 << 20
 )
 
 // multiply computes all products added since the last call, on all workers at once.
