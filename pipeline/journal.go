@@ -26,7 +26,7 @@ type unitResult struct {
 	Shard   string            `json:"shard"`
 	Size    int64             `json:"size"`
 	SHA256  string            `json:"sha256"`
-	Tensors map[string]string `json:"tensors"` // SHA-256 of each tensor's bytes
+	Tensors map[string]string `json:"tensors"` // digest of each tensor's bytes
 	Errors  quant.Errors      `json:"errors"`
 	Read    []stamp           `json:"read"` // the source files that went into it
 }

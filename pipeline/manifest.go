@@ -45,7 +45,7 @@ type FileEntry struct {
 // TensorEntry is one tensor of the output.
 type TensorEntry struct {
 	Origin string `json:"origin"` // copied, requantized, or input scale from whom
-	SHA256 string `json:"sha256"` // of its bytes
+	XXH3   string `json:"xxh3"`   // 128 bits, of its bytes: see package digest
 }
 
 // encode writes the manifest with one line a file and a tensor: readable, comparable by diff, and never held twice in memory.

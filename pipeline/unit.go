@@ -2,9 +2,7 @@ package pipeline
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lagquant/lagquant/internal/digest"
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
@@ -115,10 +114,10 @@ func (w *writing) copy(ctx context.Context, run []safetensors.Tensor) error {
 	}
 	buf := w.job.chunk()
 	defer w.job.chunks.Put(buf)
-	digest := sha256.New()
+	sum := digest.NewTensor()
 	for _, t := range run {
 		to, _ := w.layout.Lookup(t.Name)
-		digest.Reset()
+		sum.Reset()
 		for done := uint64(0); done < t.Len(); {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -127,14 +126,16 @@ func (w *writing) copy(ctx context.Context, run []safetensors.Tensor) error {
 			if err := readAt(src, part, w.source.Header.DataStart+int64(t.Begin+done)); err != nil {
 				return fault.In(w.source.Name, err)
 			}
-			digest.Write(part)
+			if _, err := sum.Write(part); err != nil {
+				return err
+			}
 			if _, err := w.file.WriteAt(part, w.layout.DataStart+int64(to.Begin+done)); err != nil {
 				return writeFault(w.unit.Shard, err)
 			}
 			done += uint64(len(part))
 			w.job.Progress.Add(int64(len(part)))
 		}
-		w.digest(t.Name, digest.Sum(nil))
+		w.note(t.Name, sum.String())
 	}
 	return nil
 }
@@ -221,8 +222,7 @@ func (w *writing) store(m quant.Member, global float32) error {
 		if _, err := w.file.WriteAt(b, w.layout.DataStart+int64(t.Begin)); err != nil {
 			return writeFault(w.unit.Shard, err)
 		}
-		sum := sha256.Sum256(b)
-		w.digest(name, sum[:])
+		w.note(name, digest.OfTensor(b))
 		return nil
 	}
 	var scalar [4]byte
@@ -243,10 +243,11 @@ func (w *writing) store(m quant.Member, global float32) error {
 	return nil
 }
 
-func (w *writing) digest(tensor string, sum []byte) {
+// note keeps the digest of a tensor that has been written.
+func (w *writing) note(tensor, sum string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.result.Tensors[tensor] = hex.EncodeToString(sum)
+	w.result.Tensors[tensor] = sum
 }
 
 // read notes that a source file went into the unit.

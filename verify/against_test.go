@@ -126,7 +126,7 @@ func TestRequantizedCheckpoint(t *testing.T) {
 	require.NoError(t, json.Unmarshal(goldens.Read(t, "tiny/expected-0804.json"), &expected))
 	require.Len(t, expected, 801)
 	for name, want := range expected {
-		require.Equal(t, want.SHA256, digest(f.at(name).data), name)
+		require.Equal(t, want.SHA256, sha256Of(f.at(name).data), name)
 	}
 
 	base := against(t, open(t, dir), open(t, tinyPath(t, "bf16")), Options{})

@@ -27,7 +27,7 @@ type manifest struct {
 		SHA256 string `json:"sha256"`
 	} `json:"files"`
 	Tensors map[string]struct {
-		SHA256 string `json:"sha256"`
+		XXH3 string `json:"xxh3"`
 	} `json:"tensors"`
 }
 
@@ -68,7 +68,7 @@ func (c *checker) checkManifest(ctx context.Context, m *manifest, v *values) err
 			c.find(Finding{Error, CheckManifest, ManifestName, f.Name, "a name that leads out of the folder", "a file of the folder", ""})
 			continue
 		}
-		digest, size, err := c.fileDigest(ctx, f.Name, v)
+		sum, size, err := c.fileDigest(ctx, f.Name, v)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			c.manifestFinding(f.Name, "missing", fmt.Sprintf("%d bytes, as the manifest says", f.Size))
@@ -76,8 +76,8 @@ func (c *checker) checkManifest(ctx context.Context, m *manifest, v *values) err
 			return err
 		case size != f.Size:
 			c.manifestFinding(f.Name, fmt.Sprintf("%d bytes", size), fmt.Sprintf("%d, as the manifest says", f.Size))
-		case digest != f.SHA256:
-			c.manifestFinding(f.Name, "sha256 "+digest, f.SHA256+", as the manifest says")
+		case sum != f.SHA256:
+			c.manifestFinding(f.Name, "sha256 "+sum, f.SHA256+", as the manifest says")
 		}
 	}
 	c.checkTensorDigests(m, v)
@@ -96,13 +96,13 @@ func (c *checker) manifestFinding(file, found, expected string) {
 func (c *checker) checkTensorDigests(m *manifest, v *values) {
 	for _, name := range slices.Sorted(maps.Keys(m.Tensors)) {
 		found, read := v.tensors[name]
-		want := m.Tensors[name].SHA256
+		want := m.Tensors[name].XXH3
 		switch {
 		case !read && c.inv.tensors[name] == nil && !c.unread[name] && !c.known[name]:
 			c.find(Finding{Error, CheckManifest, "", name, "missing", "a tensor that the manifest names", ""})
-		case read && hex.EncodeToString(found) != want:
+		case read && found != want:
 			c.find(Finding{
-				Error, CheckManifest, c.file(name), name, "sha256 " + hex.EncodeToString(found), want + ", as the manifest says",
+				Error, CheckManifest, c.file(name), name, "xxh3 " + found, want + ", as the manifest says",
 				"the tensor was damaged or changed after lagquant wrote it",
 			})
 		}
@@ -120,8 +120,8 @@ func (c *checker) checkTensorDigests(m *manifest, v *values) {
 // fileDigest returns the digest of a shard as it was read, or reads the file.
 func (c *checker) fileDigest(ctx context.Context, name string, v *values) (string, int64, error) {
 	for _, s := range c.ckpt.Shards {
-		if digest := v.files[name]; s.Name == name && digest != nil {
-			return hex.EncodeToString(digest), s.Size, nil
+		if sum := v.files[name]; s.Name == name && sum != nil {
+			return hex.EncodeToString(sum), s.Size, nil
 		}
 	}
 	file, size, err := openFile(c.dir, name)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lagquant/lagquant/internal/digest"
 )
 
 func structure(t *testing.T, dir string, o Options) *Report {
@@ -91,20 +93,20 @@ func writeManifest(t *testing.T, dir string) {
 	for _, e := range entries {
 		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		require.NoError(t, err)
-		m.Files = append(m.Files, file{e.Name(), int64(len(b)), digest(b)})
+		m.Files = append(m.Files, file{e.Name(), int64(len(b)), sha256Of(b)})
 	}
 	c := open(t, dir)
 	for _, name := range c.Names() {
 		b, err := c.ReadTensor(name)
 		require.NoError(t, err)
-		m.Tensors[name] = map[string]string{"origin": "copied", "sha256": digest(b)}
+		m.Tensors[name] = map[string]string{"origin": "copied", "xxh3": digest.OfTensor(b)}
 	}
 	b, err := json.Marshal(m)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ManifestName), b, 0o644))
 }
 
-func digest(b []byte) string {
+func sha256Of(b []byte) string {
 	h := sha256.Sum256(b)
 	return hex.EncodeToString(h[:])
 }
@@ -119,7 +121,7 @@ func TestManifest(t *testing.T) {
 		{"untouched", func(string) {}, nil},
 		{"one bit of a weight", edit(syntheticRest, func(b []byte) []byte { b[len(b)-1] ^= 1; return b }), []string{
 			"error " + syntheticRest + ": sha256 ",
-			"error " + syntheticRest + ": model.layers.1.self_attn.q_proj.weight: sha256 ",
+			"error " + syntheticRest + ": model.layers.1.self_attn.q_proj.weight: xxh3 ",
 		}},
 		{"an edited config", edit("config.json", func(b []byte) []byte { return append(b, '\n') }), []string{
 			fmt.Sprintf("warning config.json: %d bytes; expected %d,", len(syntheticConfig)+1, len(syntheticConfig)),

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lagquant/lagquant/internal/digest"
 	"github.com/lagquant/lagquant/safetensors"
 )
 
@@ -38,14 +39,14 @@ type values struct {
 	mu      sync.Mutex
 	scalars map[string]float32
 	scales  map[string]*scaleFacts // by name of the scale tensor
-	files   map[string][]byte      // digests, by name of the shard
-	tensors map[string][]byte      // digests
+	files   map[string][]byte      // SHA-256, by name of the shard
+	tensors map[string]string      // digests
 }
 
 // readValues streams the scale bytes and scalars of all quantized modules, and with a manifest all bytes, one shard a worker.
 func (c *checker) readValues(ctx context.Context, m *manifest) (*values, error) {
 	v := &values{
-		scalars: map[string]float32{}, scales: map[string]*scaleFacts{}, files: map[string][]byte{}, tensors: map[string][]byte{},
+		scalars: map[string]float32{}, scales: map[string]*scaleFacts{}, files: map[string][]byte{}, tensors: map[string]string{},
 	}
 	wanted := map[*safetensors.Shard][]*reader{}
 	for _, q := range c.quantized {
@@ -109,13 +110,13 @@ func (c *checker) readWhole(ctx context.Context, s *safetensors.Shard, readers [
 	if err := c.open.stream(ctx, s, 0, s.Header.DataStart, c.Options, feed); err != nil {
 		return err
 	}
-	digests := make(map[string][]byte, len(s.Header.Tensors))
+	digests := make(map[string]string, len(s.Header.Tensors))
 	for _, t := range s.Header.Tensors {
-		one, take := sha256.New(), taking[t.Name]
+		one, take := digest.NewTensor(), taking[t.Name]
 		at := &tensorAt{t, s}
 		err := c.open.stream(ctx, s, at.offset(), at.offset()+int64(t.Len()), c.Options, func(p []byte) {
 			feed(p)
-			one.Write(p)
+			_, _ = one.Write(p) // a hash takes everything
 			if take != nil {
 				take(p)
 			}
@@ -123,7 +124,7 @@ func (c *checker) readWhole(ctx context.Context, s *safetensors.Shard, readers [
 		if err != nil {
 			return err
 		}
-		digests[t.Name] = one.Sum(nil)
+		digests[t.Name] = one.String()
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
