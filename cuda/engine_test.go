@@ -91,8 +91,18 @@ func TestDeviceLost(t *testing.T) {
 		after    int32
 		code     int32
 	}{
-		{"cuMemsetD8Async", 0, 1}, {"cuMemcpyHtoDAsync_v2", 0, 1}, {"cuMemcpyHtoDAsync_v2", 1, 700}, {"cuLaunchKernel", 0, 2}, {"cuLaunchKernel", 2, 1},
-		{"cuLaunchKernel", 3, 700}, {"cuMemcpyDtoHAsync_v2", 1, 1}, {"cuMemcpyDtoHAsync_v2", 4, 1}, {"cuEventRecord", 0, 1}, {"cuEventRecord", 2, 1}, {"cuStreamWaitEvent", 1, 1}, {"cuEventSynchronize", 0, 700},
+		{"cuMemsetD8Async", 0, 1},
+		{"cuMemcpyHtoDAsync_v2", 0, 1},
+		{"cuMemcpyHtoDAsync_v2", 1, 700},
+		{"cuLaunchKernel", 0, 2},
+		{"cuLaunchKernel", 2, 1},
+		{"cuLaunchKernel", 3, 700},
+		{"cuMemcpyDtoHAsync_v2", 1, 1},
+		{"cuMemcpyDtoHAsync_v2", 4, 1},
+		{"cuEventRecord", 0, 1},
+		{"cuEventRecord", 2, 1},
+		{"cuStreamWaitEvent", 1, 1},
+		{"cuEventSynchronize", 0, 700},
 	} {
 		f := newFake(t, 1)
 		e, lost := openFake(t, f, Options{})
@@ -167,7 +177,14 @@ func TestMemoryIsBounded(t *testing.T) {
 	a, err = e.Buffer(850 << 10)
 	require.NoError(t, err)
 	require.Same(t, first, &a[0], "an idle buffer that is little larger is used again")
+	small, err := e.Buffer(64 << 10)
+	require.NoError(t, err)
 	e.Free(a)
+	another, err := e.Buffer(64 << 10)
+	require.NoError(t, err)
+	require.NotSame(t, &a[0], &another[0], "a far larger one is not")
+	e.Free(small)
+	e.Free(another)
 	e.Free(b) // beyond the limit: the first goes
 	require.LessOrEqual(t, f.hostLive(), uint64(slots+1<<20))
 	c, err := e.Buffer(10)
@@ -181,6 +198,44 @@ func TestMemoryIsBounded(t *testing.T) {
 	require.NoError(t, e.Close())
 	require.Zero(t, f.deviceLive())
 	require.Zero(t, f.hostLive())
+}
+
+// TestPlan: whatever the sizes, the pieces cover every group once, stay inside the slot's memory and do not overlap within a round.
+func TestPlan(t *testing.T) {
+	s := &slot{memory: 1 << 20, size: dataStart + 1<<20}
+	for _, compare := range []bool{false, true} {
+		arrays := func(p piece) [][2]address {
+			n := address(p.groups)
+			list := [][2]address{{p.bf16, n * groupBF16}, {p.packed, n * groupCodes}, {p.scales, n}}
+			if compare {
+				list = append(list, [2]address{p.wantPacked, n * groupCodes}, [2]address{p.wantScales, n})
+			}
+			return list
+		}
+		rounds := map[bool]int{}
+		for groups := 1; groups < 60000; groups += 61 {
+			set := []quant.Member{{BF16: make([]byte, groupBF16*(groups/2))}, {BF16: make([]byte, groupBF16*(groups-groups/2))}}
+			plan := s.plan(set, compare)
+			rounds[len(plan) == 1]++
+			next := make([]int, len(set))
+			for _, pieces := range plan {
+				at := s.memory + dataStart
+				for _, p := range pieces {
+					require.Equal(t, next[p.index], p.first)
+					next[p.index] += p.groups
+					for _, a := range arrays(p) {
+						require.GreaterOrEqual(t, a[0], at)
+						require.Zero(t, a[0]%alignment)
+						at = a[0] + a[1]
+					}
+				}
+				require.LessOrEqual(t, at, s.memory+address(s.size))
+			}
+			require.Equal(t, []int{groups / 2, groups - groups/2}, next)
+		}
+		require.NotZero(t, rounds[true])
+		require.NotZero(t, rounds[false])
+	}
 }
 
 // TestBufferWithoutPageLocking: where no memory can be locked, ordinary memory does.
