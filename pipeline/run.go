@@ -51,13 +51,13 @@ type job struct {
 	plan    *Plan
 	profile quant.Profile
 	shards  map[string]*safetensors.Shard
-	stamps  map[string]stamp    // of every shard, taken before the first is read
-	weights map[string]weight   // by module name: where the BF16 of all modules to requantize lies
-	made    map[string]bool     // tensors that the job writes anew
-	inputs  map[string]uint32   // by module name: bits of the input global scale
-	journal *journal            //
-	memory  *semaphore.Weighted // bytes
-	chunks  sync.Pool           // *[]byte of copyChunk
+	stamps  map[string]stamp  // of every shard, taken before the first is read
+	weights map[string]weight // by module name: where the BF16 of all modules to requantize lies
+	made    map[string]bool   // tensors that the job writes anew
+	inputs  map[string]uint32 // by module name: bits of the input global scale
+	journal *journal
+	arenas  arenas
+	chunks  sync.Pool // *[]byte of copyChunk
 
 	mu      sync.Mutex
 	sources map[string]*os.File // opened on first use, by shard
@@ -131,7 +131,6 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 	if j.Progress == nil {
 		j.Progress = Silent{}
 	}
-	j.memory = semaphore.NewWeighted(j.Memory)
 	j.chunks.New = func() any { b := make([]byte, copyChunk); return &b }
 
 	j.shards, j.stamps = map[string]*safetensors.Shard{}, map[string]stamp{}
@@ -157,7 +156,7 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 			}
 		}
 	}
-	if err := j.checkMemory(); err != nil {
+	if err := j.makeArenas(); err != nil {
 		return nil, err
 	}
 	var err error
@@ -165,20 +164,25 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 	return j, err
 }
 
-// checkMemory refuses a bound in which the largest fused set has no room.
-func (j *job) checkMemory() error {
+// makeArenas sizes the buffers by the largest fused set, and refuses a bound in which it has no room.
+func (j *job) makeArenas() error {
+	j.arenas = arenas{backend: j.Backend, memory: semaphore.NewWeighted(j.Memory)}
+	largest := ""
 	for _, u := range j.plan.Units {
 		for _, m := range u.Modules {
 			var need int64
 			for _, name := range append([]string{m.Name}, m.With...) {
-				need += setBytes(j.weights[name].tensor)
+				need += int64(memberSize(int(j.weights[name].tensor.Len())))
 			}
-			if need > j.Memory {
-				return &fault.Error{
-					Kind: fault.Usage, Tensor: m.Name, Problem: fmt.Sprintf("needs %d bytes at once, --memory allows %d", need, j.Memory),
-					Hint: fmt.Sprintf("use --memory %dMiB or more", (need+1<<20-1)>>20),
-				}
+			if need > j.arenas.size {
+				j.arenas.size, largest = need, m.Name
 			}
+		}
+	}
+	if need := j.arenas.size; need > j.Memory {
+		return &fault.Error{
+			Kind: fault.Usage, Tensor: largest, Problem: fmt.Sprintf("needs %d bytes at once, --memory allows %d", need, j.Memory),
+			Hint: fmt.Sprintf("use --memory %dMiB or more", (need+1<<20-1)>>20),
 		}
 	}
 	return nil
@@ -301,6 +305,7 @@ func (j *job) open(s *safetensors.Shard) (*os.File, error) {
 func (j *job) chunk() *[]byte { return j.chunks.Get().(*[]byte) }
 
 func (j *job) closeAll() {
+	j.arenas.close()
 	for _, f := range j.sources {
 		f.Close()
 	}

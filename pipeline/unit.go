@@ -143,26 +143,17 @@ func (w *writing) copy(ctx context.Context, run []safetensors.Tensor) error {
 // quantize turns the unit's members of one fused set into NVFP4. Members in other shards are read too, for the shared global scale.
 func (w *writing) quantize(ctx context.Context, mine []Module) error {
 	j := w.job
-	names := append([]string{mine[0].Name}, mine[0].With...)
-	var need int64
-	for _, name := range names {
-		need += setBytes(j.weights[name].tensor)
-	}
-	if err := j.memory.Acquire(ctx, need); err != nil {
+	arena, err := j.arenas.get(ctx)
+	if err != nil {
 		return err
 	}
-	defer j.memory.Release(need)
+	defer j.arenas.put(arena)
 
+	names := append([]string{mine[0].Name}, mine[0].With...)
 	set := make([]quant.Member, len(names))
-	defer func() {
-		for _, m := range set {
-			j.Backend.Free(m.BF16)
-			j.Backend.Free(m.Packed)
-			j.Backend.Free(m.Scales)
-		}
-	}()
 	for i, name := range names {
-		if err := j.load(&set[i], name); err != nil {
+		set[i], arena = carve(arena, name, int(j.weights[name].tensor.Len()))
+		if err := j.load(set[i]); err != nil {
 			return err
 		}
 		w.read(j.weights[name].shard)
@@ -182,27 +173,9 @@ func (w *writing) quantize(ctx context.Context, mine []Module) error {
 	return nil
 }
 
-// setBytes is the memory that a member of a fused set takes while it is quantized: BF16, packed and scales.
-func setBytes(weight safetensors.Tensor) int64 {
-	n := int64(weight.Len() / 2)
-	return 2*n + n/2 + n/16
-}
-
-// load reads a module's weights into memory that the backend likes.
-func (j *job) load(m *quant.Member, name string) error {
-	at := j.weights[name]
-	m.Name = name
-	n := int(at.tensor.Len())
-	for _, b := range []struct {
-		to   *[]byte
-		size int
-	}{{&m.BF16, n}, {&m.Packed, n / 4}, {&m.Scales, n / 32}} {
-		buf, err := j.Backend.Buffer(b.size)
-		if err != nil {
-			return err
-		}
-		*b.to = buf
-	}
+// load reads a module's weights.
+func (j *job) load(m quant.Member) error {
+	at := j.weights[m.Name]
 	src, err := j.open(at.shard)
 	if err != nil {
 		return err
