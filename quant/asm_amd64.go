@@ -49,7 +49,7 @@ func matVecBF16AVX512(dst *float32, x *float32, w *byte, rows int, vectors int)
 //go:noescape
 func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
 
-// matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x, which has in vector i of a block element i of each group, groups in the order of laneGroup512.
+// matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x in the order of laneElement512.
 //
 //go:noescape
 func matVecNVFP4AVX512(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)

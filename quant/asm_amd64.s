@@ -2027,7 +2027,7 @@ GLOBL quant_scales1<>(SB), RODATA|NOPTR, $64
 
 // func matVecNVFP4AVX512(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
 // Requires: AVX, AVX2, AVX512F, MMX+
-TEXT ·matVecNVFP4AVX512(SB), NOSPLIT, $0-56
+TEXT ·matVecNVFP4AVX512(SB), NOSPLIT, $192-56
 	MOVQ      dst+0(FP), AX
 	MOVQ      x+8(FP), CX
 	MOVQ      packed+16(FP), DX
@@ -2036,91 +2036,105 @@ TEXT ·matVecNVFP4AVX512(SB), NOSPLIT, $0-56
 	MOVQ      rows+40(FP), SI
 	MOVQ      blocks+48(FP), DI
 	VMOVDQU64 quant_e2m1<>+0(SB), Z1
-	VMOVDQU   quant_scaleOrder<>+0(SB), Y2
-	VMOVSS    quant_dword43800000<>+0(SB), X3
-	VMULSS    X3, X0, X0
+	VMOVDQU   quant_scaleOrder0<>+0(SB), Y2
+	VMOVDQU   quant_scaleOrder1<>+0(SB), Y3
+	VMOVSS    quant_dword43800000<>+0(SB), X4
+	VMULSS    X4, X0, X0
 	TESTQ     SI, SI
 	JZ        done
 
 row:
-	VPXORQ Z4, Z4, Z4
+	VPXORQ Z5, Z5, Z5
 	MOVQ   CX, R8
 	MOVQ   DI, R9
 
 block:
+	CMPQ      R9, $0x01
+	JNE       inside
+	CMPQ      SI, $0x01
+	JNE       inside
+	VMOVDQU64 (DX), Z4
+	VMOVDQU64 Z4, (SP)
+	VMOVDQU64 64(DX), Z4
+	VMOVDQU64 Z4, 64(SP)
+	LEAQ      (SP), DX
+
+inside:
 	PREFETCHT0     4096(DX)
-	PREFETCHT0     4160(DX)
-	VMOVDQU64      (DX), Z3
-	VMOVDQU64      64(DX), Z5
-	VSHUFPS        $0x88, Z5, Z3, Z6
-	VSHUFPS        $0xdd, Z5, Z3, Z3
-	VPERMPS        Z1, Z6, Z5
+	VMOVDQU64      (DX), Z6
+	VPERMPS        Z1, Z6, Z4
 	VPSRLD         $0x04, Z6, Z6
-	VMULPS         (R8), Z5, Z5
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    64(R8), Z7, Z5
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    128(R8), Z7, Z5
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    192(R8), Z7, Z5
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    256(R8), Z7, Z5
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    320(R8), Z7, Z5
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    384(R8), Z7, Z5
+	VMULPS         (R8), Z4, Z4
 	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    448(R8), Z6, Z5
-	VPERMPS        Z1, Z3, Z6
-	VPSRLD         $0x04, Z3, Z3
-	VMULPS         512(R8), Z6, Z6
-	VPERMPS        Z1, Z3, Z7
-	VPSRLD         $0x04, Z3, Z3
-	VFMADD231PS    576(R8), Z7, Z6
-	VPERMPS        Z1, Z3, Z7
-	VPSRLD         $0x04, Z3, Z3
-	VFMADD231PS    640(R8), Z7, Z6
-	VPERMPS        Z1, Z3, Z7
-	VPSRLD         $0x04, Z3, Z3
-	VFMADD231PS    704(R8), Z7, Z6
-	VPERMPS        Z1, Z3, Z7
-	VPSRLD         $0x04, Z3, Z3
-	VFMADD231PS    768(R8), Z7, Z6
-	VPERMPS        Z1, Z3, Z7
-	VPSRLD         $0x04, Z3, Z3
-	VFMADD231PS    832(R8), Z7, Z6
-	VPERMPS        Z1, Z3, Z7
-	VPSRLD         $0x04, Z3, Z3
-	VFMADD231PS    896(R8), Z7, Z6
-	VPERMPS        Z1, Z3, Z3
-	VFMADD231PS    960(R8), Z3, Z6
-	VBROADCASTI128 (BX), Y3
-	VPSHUFB        Y2, Y3, Y3
-	VPSRLW         $0x01, Y3, Y3
-	VCVTPH2PS      Y3, Z3
-	VADDPS         Z6, Z5, Z5
-	VFMADD231PS    Z3, Z5, Z4
+	VFMADD231PS    64(R8), Z6, Z4
+	VMOVDQU64      1(DX), Z6
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    128(R8), Z7, Z4
+	VPERMPS        Z1, Z6, Z6
+	VFMADD231PS    192(R8), Z6, Z4
+	VMOVDQU64      2(DX), Z6
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    256(R8), Z7, Z4
+	VPERMPS        Z1, Z6, Z6
+	VFMADD231PS    320(R8), Z6, Z4
+	VMOVDQU64      3(DX), Z6
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    384(R8), Z7, Z4
+	VPERMPS        Z1, Z6, Z6
+	VFMADD231PS    448(R8), Z6, Z4
+	VBROADCASTI128 (BX), Y6
+	VPSHUFB        Y2, Y6, Y6
+	VPSRLW         $0x01, Y6, Y6
+	VCVTPH2PS      Y6, Z6
+	VFMADD231PS    Z6, Z4, Z5
+	PREFETCHT0     4160(DX)
+	VMOVDQU64      64(DX), Z6
+	VPERMPS        Z1, Z6, Z4
+	VPSRLD         $0x04, Z6, Z6
+	VMULPS         512(R8), Z4, Z4
+	VPERMPS        Z1, Z6, Z6
+	VFMADD231PS    576(R8), Z6, Z4
+	VMOVDQU64      65(DX), Z6
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    640(R8), Z7, Z4
+	VPERMPS        Z1, Z6, Z6
+	VFMADD231PS    704(R8), Z6, Z4
+	VMOVDQU64      66(DX), Z6
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    768(R8), Z7, Z4
+	VPERMPS        Z1, Z6, Z6
+	VFMADD231PS    832(R8), Z6, Z4
+	VMOVDQU64      67(DX), Z6
+	VPERMPS        Z1, Z6, Z7
+	VPSRLD         $0x04, Z6, Z6
+	VFMADD231PS    896(R8), Z7, Z4
+	VPERMPS        Z1, Z6, Z6
+	VFMADD231PS    960(R8), Z6, Z4
+	VBROADCASTI128 (BX), Y6
+	VPSHUFB        Y3, Y6, Y6
+	VPSRLW         $0x01, Y6, Y6
+	VCVTPH2PS      Y6, Z6
+	VFMADD231PS    Z6, Z4, Z5
 	ADDQ           $0x00000080, DX
 	ADDQ           $0x00000400, R8
 	ADDQ           $0x10, BX
 	DECQ           R9
 	JNZ            block
-	VEXTRACTF64X4  $0x01, Z4, Y3
-	VADDPS         Y3, Y4, Y4
-	VEXTRACTF128   $0x01, Y4, X3
-	VADDPS         X3, X4, X4
-	VPERMILPS      $0x0e, X4, X3
-	VADDPS         X3, X4, X4
-	VPERMILPS      $0x01, X4, X3
-	VADDPS         X3, X4, X4
-	VMULSS         X0, X4, X4
-	VMOVSS         X4, (AX)
+	VEXTRACTF64X4  $0x01, Z5, Y4
+	VADDPS         Y4, Y5, Y5
+	VEXTRACTF128   $0x01, Y5, X4
+	VADDPS         X4, X5, X5
+	VPERMILPS      $0x0e, X5, X4
+	VADDPS         X4, X5, X5
+	VPERMILPS      $0x01, X5, X4
+	VADDPS         X4, X5, X5
+	VMULSS         X0, X5, X5
+	VMOVSS         X5, (AX)
 	ADDQ           $0x04, AX
 	DECQ           SI
 	JNZ            row
@@ -2139,15 +2153,25 @@ DATA quant_e2m1<>+48(SB)/8, $0xc0400000c0000000
 DATA quant_e2m1<>+56(SB)/8, $0xc0c00000c0800000
 GLOBL quant_e2m1<>(SB), RODATA|NOPTR, $64
 
-DATA quant_scaleOrder<>+0(SB)/8, $0x0980088001800080
-DATA quant_scaleOrder<>+8(SB)/8, $0x0b800a8003800280
-DATA quant_scaleOrder<>+16(SB)/8, $0x0d800c8005800480
-DATA quant_scaleOrder<>+24(SB)/8, $0x0f800e8007800680
-DATA quant_scaleOrder<>+32(SB)/8, $0x0980088001800080
-DATA quant_scaleOrder<>+40(SB)/8, $0x0b800a8003800280
-DATA quant_scaleOrder<>+48(SB)/8, $0x0d800c8005800480
-DATA quant_scaleOrder<>+56(SB)/8, $0x0f800e8007800680
-GLOBL quant_scaleOrder<>(SB), RODATA|NOPTR, $64
+DATA quant_scaleOrder0<>+0(SB)/8, $0x0180018000800080
+DATA quant_scaleOrder0<>+8(SB)/8, $0x0380038002800280
+DATA quant_scaleOrder0<>+16(SB)/8, $0x0580058004800480
+DATA quant_scaleOrder0<>+24(SB)/8, $0x0780078006800680
+DATA quant_scaleOrder0<>+32(SB)/8, $0x0180018000800080
+DATA quant_scaleOrder0<>+40(SB)/8, $0x0380038002800280
+DATA quant_scaleOrder0<>+48(SB)/8, $0x0580058004800480
+DATA quant_scaleOrder0<>+56(SB)/8, $0x0780078006800680
+GLOBL quant_scaleOrder0<>(SB), RODATA|NOPTR, $64
+
+DATA quant_scaleOrder1<>+0(SB)/8, $0x0980098008800880
+DATA quant_scaleOrder1<>+8(SB)/8, $0x0b800b800a800a80
+DATA quant_scaleOrder1<>+16(SB)/8, $0x0d800d800c800c80
+DATA quant_scaleOrder1<>+24(SB)/8, $0x0f800f800e800e80
+DATA quant_scaleOrder1<>+32(SB)/8, $0x0980098008800880
+DATA quant_scaleOrder1<>+40(SB)/8, $0x0b800b800a800a80
+DATA quant_scaleOrder1<>+48(SB)/8, $0x0d800d800c800c80
+DATA quant_scaleOrder1<>+56(SB)/8, $0x0f800f800e800e80
+GLOBL quant_scaleOrder1<>(SB), RODATA|NOPTR, $64
 
 // func dequantizeAVX2(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
 // Requires: AVX, AVX2

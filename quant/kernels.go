@@ -35,7 +35,7 @@ func FirstNonFinite(bf16 []byte) (index int, ok bool) {
 // Dequantize writes the float32 value of every code: fl(code * fl(scale/G)), or fl(code * fl(scale*ws2)) for a ModelOpt global.
 func Dequantize(dst []float32, packed, scales []byte, global float32, modelopt bool) {
 	steps := stepsOf(global, modelopt)
-	n := dequantizeBlocks(dst, packed, scales, steps)
+	n := dequantizeBlocks(dst, packed, scales, &steps)
 	for g := n; g < len(scales); g++ {
 		dequantizeGroup((*[16]float32)(dst[g*groupSize:]), (*[8]byte)(packed[g*groupSize/2:]), steps[scales[g]])
 	}
@@ -44,7 +44,7 @@ func Dequantize(dst []float32, packed, scales []byte, global float32, modelopt b
 // DequantizeBF16 writes the values of Dequantize rounded to BF16, little-endian.
 func DequantizeBF16(dst, packed, scales []byte, global float32, modelopt bool) {
 	steps := stepsOf(global, modelopt)
-	n := dequantizeBF16Blocks(dst, packed, scales, steps)
+	n := dequantizeBF16Blocks(dst, packed, scales, &steps)
 	var group [groupSize]float32
 	for g := n; g < len(scales); g++ {
 		dequantizeGroup(&group, (*[8]byte)(packed[g*groupSize/2:]), steps[scales[g]])
@@ -65,8 +65,8 @@ func dequantizeGroup(dst *[16]float32, packed *[8]byte, step float32) {
 }
 
 // stepsOf returns the steps of all scale bytes: 0.3 microseconds a call.
-func stepsOf(global float32, modelopt bool) *[256]float32 {
-	steps := *scaleValues()
+func stepsOf(global float32, modelopt bool) (steps [256]float32) {
+	steps = *scaleValues()
 	for b, v := range steps {
 		if modelopt {
 			steps[b] = v * global
@@ -74,5 +74,5 @@ func stepsOf(global float32, modelopt bool) *[256]float32 {
 			steps[b] = v / global
 		}
 	}
-	return &steps
+	return steps
 }

@@ -43,21 +43,23 @@ func readBlocks(b []byte) (sum uint16, n int) { return scanKernel(b, readAVX512,
 func quantizeBlocks(k *kernelTables, packed, scales, bf16 []byte) int {
 	blocks := len(scales) / blockGroups
 	_, _ = packed[:blocks*blockGroups*8], bf16[:blocks*blockGroups*32]
-	kernel := quantizeAVX512
+	t, p, sc, b := (*byte)(unsafe.Pointer(k)), unsafe.SliceData(packed), unsafe.SliceData(scales), unsafe.SliceData(bf16)
 	switch path {
+	case "avx512":
+		return blockGroups * quantizeAVX512(t, p, sc, b, blocks)
 	case "avx2":
-		kernel = quantizeAVX2
-	case "go":
-		return 0
+		return blockGroups * quantizeAVX2(t, p, sc, b, blocks)
 	}
-	return blockGroups * kernel((*byte)(unsafe.Pointer(k)), unsafe.SliceData(packed), unsafe.SliceData(scales), unsafe.SliceData(bf16), blocks)
+	return 0
 }
+
+// The kernels below are called by name and not through a variable, so that the compiler knows that their arguments stay on the stack.
 
 // matVecBF16Blocks reports whether there is a kernel for the width; the caller checked the lengths.
 func matVecBF16Blocks(dst, x []float32, w []byte, rows, cols int) bool {
-	kernel, width := matVecBF16AVX512, 32
-	if path == "avx2" || cols%width != 0 {
-		kernel, width = matVecBF16AVX2, 16
+	width := 16
+	if path == "avx512" && cols%32 == 0 {
+		width = 32
 	}
 	if path == "go" || cols%width != 0 {
 		return false
@@ -65,30 +67,33 @@ func matVecBF16Blocks(dst, x []float32, w []byte, rows, cols int) bool {
 	half := width / 2
 	p := reordered(x, width, func(i int) int { return i%half*2 + i/half })
 	defer scratch.Put(p)
-	kernel(&dst[0], &(*p)[0], &w[0], rows, cols/width)
+	if width == 32 {
+		matVecBF16AVX512(&dst[0], &(*p)[0], &w[0], rows, cols/width)
+	} else {
+		matVecBF16AVX2(&dst[0], &(*p)[0], &w[0], rows, cols/width)
+	}
 	return true
 }
 
 // matVecNVFP4Blocks is the same for NVFP4.
 func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, rows, cols int) bool {
-	kernel, width, from := matVecNVFP4AVX512, 256, laneGroup512
-	if path == "avx2" || cols%width != 0 {
-		kernel, width, from = matVecNVFP4AVX2, 64, laneElement256
+	switch {
+	case path == "avx512" && cols%256 == 0:
+		p := reordered(x, 256, laneElement512)
+		defer scratch.Put(p)
+		matVecNVFP4AVX512(&dst[0], &(*p)[0], &packed[0], &scales[0], step, rows, cols/256)
+		return true
+	case path != "go" && cols%64 == 0:
+		p := reordered(x, 64, laneElement256)
+		defer scratch.Put(p)
+		matVecNVFP4AVX2(&dst[0], &(*p)[0], &packed[0], &scales[0], step, rows, cols/64)
+		return true
 	}
-	if path == "go" || cols%width != 0 {
-		return false
-	}
-	p := reordered(x, width, from)
-	defer scratch.Put(p)
-	kernel(&dst[0], &(*p)[0], &packed[0], &scales[0], step, rows, cols/width)
-	return true
+	return false
 }
 
-// laneGroup512: vector i/16 of a block has element i/16 of every group; lanes 4k to 4k+3 are groups 2k, 2k+1, 2k+8 and 2k+9.
-func laneGroup512(i int) int {
-	lane := i % 16
-	return groupSize*(lane/4*2+lane%2+lane/2%2*8) + i/16
-}
+// laneElement512: a vector has one element of each dword of eight codes.
+func laneElement512(i int) int { return i/128*128 + i%16*8 + i/16%8 }
 
 // laneElement256: vectors 0-3 are of groups 0 and 2, vectors 4-7 of groups 1 and 3, a group in each half. A vector's half has four elements
 // of its group: every fourth, beginning with element 0, 2, 1 and 3.
@@ -100,43 +105,47 @@ func laneElement256(i int) int {
 
 // dequantizeBlocks dequantizes all groups, or none.
 func dequantizeBlocks(dst []float32, packed, scales []byte, steps *[256]float32) int {
-	kernel := dequantizeAVX512
-	switch path {
-	case "avx2":
-		kernel = dequantizeAVX2
-	case "go":
-		return 0
-	}
 	n := len(scales)
 	_, _ = dst[:n*groupSize], packed[:n*groupSize/2]
-	kernel((*byte)(unsafe.Pointer(unsafe.SliceData(dst))), unsafe.SliceData(packed), unsafe.SliceData(scales), &steps[0], n)
-	return n
+	d, p, s := (*byte)(unsafe.Pointer(unsafe.SliceData(dst))), unsafe.SliceData(packed), unsafe.SliceData(scales)
+	switch path {
+	case "avx512":
+		dequantizeAVX512(d, p, s, &steps[0], n)
+		return n
+	case "avx2":
+		dequantizeAVX2(d, p, s, &steps[0], n)
+		return n
+	}
+	return 0
 }
 
 func dequantizeBF16Blocks(dst, packed, scales []byte, steps *[256]float32) int {
-	kernel := dequantizeBF16AVX512
-	switch path {
-	case "avx2":
-		kernel = dequantizeBF16AVX2
-	case "go":
-		return 0
-	}
 	n := len(scales)
 	_, _ = dst[:2*n*groupSize], packed[:n*groupSize/2]
-	kernel(unsafe.SliceData(dst), unsafe.SliceData(packed), unsafe.SliceData(scales), &steps[0], n)
-	return n
+	d, p, s := unsafe.SliceData(dst), unsafe.SliceData(packed), unsafe.SliceData(scales)
+	switch path {
+	case "avx512":
+		dequantizeBF16AVX512(d, p, s, &steps[0], n)
+		return n
+	case "avx2":
+		dequantizeBF16AVX2(d, p, s, &steps[0], n)
+		return n
+	}
+	return 0
 }
 
+// errorSumsBlocks adds up all groups, or none.
 func errorSumsBlocks(sums *errorLanes, bf16, packed, scales []byte, steps *[256]float32) int {
-	kernel := errorSumsAVX512
-	switch path {
-	case "avx2":
-		kernel = errorSumsAVX2
-	case "go":
-		return 0
-	}
 	n := len(scales)
 	_, _ = bf16[:2*n*groupSize], packed[:n*groupSize/2]
-	kernel(&sums[0][0], unsafe.SliceData(bf16), unsafe.SliceData(packed), unsafe.SliceData(scales), &steps[0], n)
-	return n
+	b, p, s := unsafe.SliceData(bf16), unsafe.SliceData(packed), unsafe.SliceData(scales)
+	switch path {
+	case "avx512":
+		errorSumsAVX512(&sums[0][0], b, p, s, &steps[0], n)
+		return n
+	case "avx2":
+		errorSumsAVX2(&sums[0][0], b, p, s, &steps[0], n)
+		return n
+	}
+	return 0
 }

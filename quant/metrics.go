@@ -33,7 +33,8 @@ func relative(e, of float64) float64 {
 // lane i mod 8, and the lanes are added as ((0+4)+(2+6)) + ((1+5)+(3+7)), so that every code path gives the same bits.
 func MeasureErrors(p Profile, global float32, bf16, packed, scales []byte) Errors {
 	var s errorLanes
-	n := errorSumsBlocks(&s, bf16, packed, scales, stepsOf(global, p.ModelOpt()))
+	steps := stepsOf(global, p.ModelOpt())
+	n := errorSumsBlocks(&s, bf16, packed, scales, &steps)
 	referenceErrorSums(&s, p, global, bf16[n*groupSize*2:], packed[n*groupSize/2:], scales[n:])
 	return Errors{s[0].sum(), s[1].sum(), s[2].sum() / 36}
 }

@@ -115,23 +115,26 @@ func valueTable() Mem {
 	return bytes("e2m1", func(i int) byte { return byte(values[i/4] >> (8 * (i % 4))) })
 }
 
-// matvecNVFP4AVX512 has sixteen groups side by side, one a lane. A lane holds eight codes of its group; each is used as an index as it
-// stands, since a permutation looks at four bits only, and then shifted out. So a group's scale is applied once for its sixteen products.
+// matvecNVFP4AVX512 has eight groups side by side, a dword of eight codes a lane. A code is used as an index as it stands, since a
+// permutation looks at four bits only; the next byte's codes come by another load, one byte on, because the load ports idle where every
+// shift would take a turn of a busy port. A group's scale is applied once for its products.
 func matvecNVFP4AVX512() {
 	TEXT("matVecNVFP4AVX512", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
-	Doc("matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x, which has in vector i of a block element i of each group, groups in the order of laneGroup512.")
+	Doc("matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x in the order of laneElement512.")
 	Pragma("noescape")
 	dst, x := Load(Param("dst"), GP64()), Load(Param("x"), GP64())
 	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
 	step := loadFloat("step")
 	rows, blocks := Load(Param("rows"), GP64()), Load(Param("blocks"), GP64())
-	table, order := ZMM(), YMM()
+	last := AllocLocal(192)
+	table := ZMM()
 	VMOVDQU64(valueTable(), table)
-	// scale bytes go to the upper halves of words in the lanes' order; shifted down by one they are half-precision numbers, 2^8 too small
-	VMOVDQU(bytes("scaleOrder", func(i int) byte {
-		p := i % 32 / 2
-		return []byte{0x80, []byte{0, 1, 8, 9}[p%4] + byte(p/4*2)}[i%2]
-	}), order)
+	// a scale byte goes to the upper half of a word; shifted down by one it is a half-precision number, 2^8 too small
+	var order [2]reg.VecVirtual
+	for h := range order {
+		order[h] = YMM()
+		VMOVDQU(bytes("scaleOrder"+string(rune('0'+h)), func(i int) byte { return []byte{0x80, byte(8*h + i/4%8)}[i%2] }), order[h])
+	}
 	t := XMM()
 	VMOVSS(dword(0x43800000), t)
 	VMULSS(t, step, step)
@@ -145,37 +148,43 @@ func matvecNVFP4AVX512() {
 	MOVQ(x, xp)
 	MOVQ(blocks, n)
 	Label("block")
-	PREFETCHT0(Mem{Base: packed, Disp: ahead})
-	PREFETCHT0(Mem{Base: packed, Disp: ahead + 64})
-	a, b, halves := ZMM(), ZMM(), [2]reg.VecVirtual{ZMM(), ZMM()}
-	VMOVDQU64(Mem{Base: packed}, a)
-	VMOVDQU64(Mem{Base: packed, Disp: 64}, b)
-	VSHUFPS(Imm(0x88), b, a, halves[0])
-	VSHUFPS(Imm(0xdd), b, a, halves[1])
-	var parts [2]reg.VecVirtual
-	for d, codes := range halves {
-		parts[d] = ZMM()
-		for j := range 8 {
-			w := ZMM()
-			VPERMPS(table, codes, w)
-			if j < 7 {
-				VPSRLD(Imm(4), codes, codes)
-			}
-			at := Mem{Base: xp, Disp: (8*d + j) * 64}
-			if j == 0 {
-				VMULPS(at, w, parts[d])
-			} else {
-				VFMADD231PS(at, w, parts[d])
+	CMPQ(n, Imm(1))
+	JNE(LabelRef("inside"))
+	CMPQ(rows, Imm(1))
+	JNE(LabelRef("inside"))
+	for i := range 2 { // the very last block: loads one to three bytes on would leave the weights
+		t := ZMM()
+		VMOVDQU64(Mem{Base: packed, Disp: 64 * i}, t)
+		VMOVDQU64(t, last.Offset(64*i))
+	}
+	LEAQ(last, packed)
+	Label("inside")
+	for h := range 2 {
+		PREFETCHT0(Mem{Base: packed, Disp: ahead + 64*h})
+		part, s := ZMM(), ZMM()
+		for k := range 4 {
+			codes := ZMM()
+			VMOVDQU64(Mem{Base: packed, Disp: 64*h + k}, codes)
+			for nibble := range 2 {
+				w := ZMM()
+				VPERMPS(table, codes, w)
+				if nibble == 0 {
+					VPSRLD(Imm(4), codes, codes)
+				}
+				at := Mem{Base: xp, Disp: (8*h + 2*k + nibble) * 64}
+				if k+nibble == 0 {
+					VMULPS(at, w, part)
+				} else {
+					VFMADD231PS(at, w, part)
+				}
 			}
 		}
+		VBROADCASTI128(Mem{Base: scales}, s.AsY())
+		VPSHUFB(order[h], s.AsY(), s.AsY())
+		VPSRLW(Imm(1), s.AsY(), s.AsY())
+		VCVTPH2PS(s.AsY(), s)
+		VFMADD231PS(s, part, acc)
 	}
-	s := ZMM()
-	VBROADCASTI128(Mem{Base: scales}, s.AsY())
-	VPSHUFB(order, s.AsY(), s.AsY())
-	VPSRLW(Imm(1), s.AsY(), s.AsY())
-	VCVTPH2PS(s.AsY(), s)
-	VADDPS(parts[1], parts[0], parts[0])
-	VFMADD231PS(s, parts[0], acc)
 	ADDQ(U32(128), packed)
 	ADDQ(U32(1024), xp)
 	ADDQ(Imm(16), scales)

@@ -1,0 +1,5 @@
+//go:build race
+
+package quant
+
+const testRace = true // the race detector allocates
