@@ -64,18 +64,25 @@ func (c *kvCache) put(position int, k, v []float32) {
 // toFP8 saturates, as the engines that write FP8 keys and values do.
 func toFP8(f float32) byte { return quant.Float32ToE4M3(min(max(f, -448), 448)) }
 
+// row returns where a head's row for the i-th position from first on begins.
+func (c *kvCache) row(head, first, i int) int { return (head*c.slots + (first+i)%c.slots) * c.dim }
+
 // dots writes q . key * scale for len(dst) positions from first on.
 func (c *kvCache) dots(dst, q []float32, head, first int, scale float32) {
-	slot, base := first%c.slots, head*c.slots
-	for i := range dst {
-		at := (base + slot) * c.dim
-		if c.k8 == nil {
-			dst[i] = dot(q, c.k[at:at+c.dim]) * scale
-		} else {
-			dst[i] = dotFP8(q, c.k8[at:at+c.dim]) * c.kScale * scale
+	i, dim := 0, c.dim
+	if c.k8 == nil && dim%2 == 0 {
+		for ; i+4 <= len(dst); i += 4 {
+			a, b, d, e := c.k[c.row(head, first, i):], c.k[c.row(head, first, i+1):], c.k[c.row(head, first, i+2):], c.k[c.row(head, first, i+3):]
+			w, x, y, z := dot4(q, a, b, d, e)
+			dst[i], dst[i+1], dst[i+2], dst[i+3] = w*scale, x*scale, y*scale, z*scale
 		}
-		if slot++; slot == c.slots {
-			slot = 0
+	}
+	for ; i < len(dst); i++ {
+		at := c.row(head, first, i)
+		if c.k8 == nil {
+			dst[i] = dot(q, c.k[at:at+dim]) * scale
+		} else {
+			dst[i] = dotFP8(q, c.k8[at:at+dim]) * c.kScale * scale
 		}
 	}
 }
@@ -83,18 +90,22 @@ func (c *kvCache) dots(dst, q []float32, head, first int, scale float32) {
 // sum writes the sum of weight * value over len(weights) positions from first on.
 func (c *kvCache) sum(dst, weights []float32, head, first int) {
 	clear(dst)
-	slot, base := first%c.slots, head*c.slots
-	for _, w := range weights {
-		at := (base + slot) * c.dim
-		if c.k8 == nil {
-			addScaled(dst, c.v[at:at+c.dim], w)
-		} else {
-			for i, b := range c.v8[at : at+c.dim] {
-				dst[i] += float32(w * float32(e4m3[b]*c.vScale))
-			}
+	i := 0
+	if c.k8 == nil {
+		for ; i+4 <= len(weights); i += 4 {
+			a, b, d, e := c.v[c.row(head, first, i):], c.v[c.row(head, first, i+1):], c.v[c.row(head, first, i+2):], c.v[c.row(head, first, i+3):]
+			addScaled4(dst, a, b, d, e, weights[i:i+4])
 		}
-		if slot++; slot == c.slots {
-			slot = 0
+	}
+	for ; i < len(weights); i++ {
+		at := c.row(head, first, i)
+		if c.k8 == nil {
+			addScaled(dst, c.v[at:at+c.dim], weights[i])
+			continue
+		}
+		w := weights[i] * c.vScale
+		for j, b := range c.v8[at : at+c.dim] {
+			dst[j] += float32(w * e4m3[b])
 		}
 	}
 }

@@ -459,3 +459,31 @@ func TestVectorArithmetic(t *testing.T) {
 	choose(picks, []float32{0.5, 0.9, 0.5, 0.1}, []float32{0, -1, 0, 0.45})
 	require.Equal(t, []int32{0, 3}, picks, "the bias chooses")
 }
+
+// Four rows at a time or one, round the end of a ring or not.
+func TestKeysAndValuesInARing(t *testing.T) {
+	const dim, slots = 6, 7
+	cache := kvCache{heads: 2, slots: slots, dim: dim, k: make([]float32, 2*slots*dim), v: make([]float32, 2*slots*dim)}
+	row := func(position, head int) []float32 {
+		out := make([]float32, dim)
+		for i := range out {
+			out[i] = float32(math.Sin(float64(position*31 + head*7 + i)))
+		}
+		return out
+	}
+	for position := range 20 {
+		cache.put(position, append(row(position, 0), row(position, 1)...), append(row(-position, 0), row(-position, 1)...))
+	}
+	q := []float32{1, -2, 3, -4, 5, -6}
+	for n := 1; n <= slots; n++ {
+		scores, weights, value, want := make([]float32, n), make([]float32, n), make([]float32, dim), make([]float32, dim)
+		cache.dots(scores, q, 1, 20-n, 0.5)
+		for i := range n {
+			weights[i] = float32(i + 1)
+			require.InDelta(t, 0.5*dot(q, row(20-n+i, 1)), scores[i], 1e-5)
+			addScaled(want, row(-(20-n+i), 1), weights[i])
+		}
+		cache.sum(value, weights, 1, 20-n)
+		require.InDeltaSlice(t, want, value, 1e-5)
+	}
+}

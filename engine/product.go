@@ -13,11 +13,13 @@ type product struct {
 	end   int // pieces of this product and of those before it
 }
 
-// A piece is small enough to stay in a core's own cache while all rows of x pass over it, and large enough that what a kernel does to x first
-// does not count. It does not depend on the number of workers, so neither does the result. A streamed piece is larger, to make reading worth
-// its while.
+// A piece of W stays in a core's own cache while all rows of x pass over it. For many rows it is as large as such caches go, because a kernel
+// does something to each x first; for few it is smaller, so that all workers have their share. Rows of y do not depend on the piece that
+// they are computed in. A streamed piece is large to make reading worth its while.
 const (
-	pieceBytes  = 512 << 10
+	fewRows     = 8
+	pieceBytes  = 256 << 10
+	pieceMany   = 1 << 20
 	streamBytes = 1 << 20
 )
 
@@ -27,6 +29,9 @@ func (s *Session) multiply() error {
 	for i := range s.products {
 		p := &s.products[i]
 		rowBytes, size := p.w.bytes()/p.w.rows, pieceBytes
+		if p.n > fewRows {
+			size = pieceMany
+		}
 		if p.w.code == nil {
 			size = streamBytes
 			s.Stats.FileBytes += int64(p.w.bytes())

@@ -25,6 +25,35 @@ func dot(a, b []float32) float32 {
 	return sum
 }
 
+// dot4 is dot of one vector with four: q is loaded once for all, and their sums do not wait for one another.
+func dot4(q, a, b, c, d []float32) (x, y, z, w float32) {
+	n := len(q) &^ 1
+	q, a, b, c, d = q[:n], a[:n], b[:n], c[:n], d[:n]
+	var x1, y1, z1, w1 float32
+	for i := 0; i+1 < n; i += 2 {
+		u, v := q[i], q[i+1]
+		x += float32(u * a[i])
+		x1 += float32(v * a[i+1])
+		y += float32(u * b[i])
+		y1 += float32(v * b[i+1])
+		z += float32(u * c[i])
+		z1 += float32(v * c[i+1])
+		w += float32(u * d[i])
+		w1 += float32(v * d[i+1])
+	}
+	return x + x1, y + y1, z + z1, w + w1
+}
+
+// addScaled4 adds p[0]*a + p[1]*b + p[2]*c + p[3]*d to dst.
+func addScaled4(dst, a, b, c, d, p []float32) {
+	n := len(dst)
+	a, b, c, d = a[:n], b[:n], c[:n], d[:n]
+	p0, p1, p2, p3 := p[0], p[1], p[2], p[3]
+	for i := range dst {
+		dst[i] += (float32(p0*a[i]) + float32(p1*b[i])) + (float32(p2*c[i]) + float32(p3*d[i]))
+	}
+}
+
 // addScaled adds w*x to dst.
 func addScaled(dst, x []float32, w float32) {
 	x = x[:len(dst)]
