@@ -9,7 +9,7 @@ const appHelp = `{{.Name}}: {{.Usage}}
 usage: {{.UsageText}}
 
 commands:
-{{range .VisibleCommands}}  {{printf "%-12s" .Name}} {{.Usage}}
+{{range .VisibleCommands}}  {{printf "%-14s" .Name}} {{.Usage}}
 {{end}}
 lagquant COMMAND --help tells more. A checkpoint is named by
   path/to/dir        a folder with config.json and safetensors files

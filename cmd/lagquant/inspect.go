@@ -206,13 +206,21 @@ func (i *inspection) print(t *terminal) {
 		if l.Layer < 0 {
 			form = "-"
 		}
-		t.printf("%-9s %-8s %-7s %9s  %s\n", number, experts, form, size(int64(l.Bytes)), strings.Repeat("█", int(1+39*l.Bytes/max(most, 1))))
+		t.printf("%-9s %-8s %-7s %9s  %s\n", number, experts, form, size(int64(l.Bytes)), bar(float64(l.Bytes), float64(most)))
 		a = b + 1
 	}
 	t.printf("\n%-9s %8s %9s\n", "dtype", "tensors", "size")
 	for _, d := range i.DTypes {
 		t.printf("%-9s %8d %9s\n", d.DType, d.Tensors, size(int64(d.Bytes)))
 	}
+}
+
+// bar draws a part of the largest value as up to forty blocks.
+func bar(value, largest float64) string {
+	if value <= 0 || largest <= 0 {
+		return ""
+	}
+	return strings.Repeat("█", 1+int(39*value/largest))
 }
 
 // alike says whether two layers may share a line: same form, and sizes within a tenth (full and sliding attention differ a little).
