@@ -2,13 +2,14 @@
 # make test    every test
 # make lint    vet, staticcheck, gofumpt
 # make race    the concurrent packages under the race detector
+# make ptx     compile the CUDA kernels again (Linux on x86-64; fetches the compiler from PyPI, needs no GPU)
 # make test-clients   third-party programs load the requantized checkpoint (installs them: 8 GB of disk)
 
 GO          ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT     := mvdan.cc/gofumpt@v0.12.0
 
-.PHONY: build demo test race test-clients lint clean
+.PHONY: build demo test race ptx test-clients lint clean
 
 build:
 	$(GO) build -trimpath -o bin/lagquant ./cmd/lagquant
@@ -21,7 +22,10 @@ test:
 	$(GO) test ./...
 
 race:
-	$(GO) test -race ./safetensors ./pipeline ./verify ./quant
+	$(GO) test -race ./safetensors ./pipeline ./verify ./quant ./cuda ./engine
+
+ptx:
+	cuda/kernels/ptx.sh
 
 test-clients: build
 	rm -rf demo

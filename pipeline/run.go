@@ -42,7 +42,6 @@ type Result struct {
 	Errors   quant.Errors
 	Resumed  int // units that an earlier run had finished
 	Elapsed  time.Duration
-	Backend  string
 }
 
 // job is a plan being executed.
@@ -101,7 +100,7 @@ func Run(ctx context.Context, plan *Plan, src, donor *safetensors.Checkpoint, op
 	}
 	r := &Result{
 		Out: j.Out, Modules: plan.Modules, BytesIn: plan.BytesIn, BytesOut: plan.BytesOut, Resumed: resumed,
-		Elapsed: time.Since(began), Backend: j.Backend.Name(),
+		Elapsed: time.Since(began),
 	}
 	for i := range plan.Units {
 		r.Errors.Add(j.journal.done[plan.Units[i].Shard].Errors)

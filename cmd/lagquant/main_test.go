@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lagquant/lagquant/cuda"
 	"github.com/lagquant/lagquant/testdata"
 	"github.com/lagquant/lagquant/testdata/goldens"
 )
@@ -46,6 +48,13 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
 			return testdata.UnpackTinyLaguna(filepath.Join(e.WorkDir, "tiny"))
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "gpu" {
+				return false, fmt.Errorf("unknown condition %s", cond)
+			}
+			devices, err := cuda.Devices()
+			return err == nil && len(devices) > 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"edit": edit, "cut": cut, "hub": hub, "exits": exits},
 	})

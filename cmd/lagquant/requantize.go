@@ -28,11 +28,12 @@ An interrupted run goes on when the same command is given again; the result is t
 				"lagquant requantize ./nvfp4-0801 --input-scales ./nvfp4-0722 --base ./bf16 --out ./nvfp4-0804",
 				"lagquant requantize ./model --input-scales peers --jobs 8 --memory 4GiB",
 			},
-			"0 done, 2 wrong use, 3 checkpoint refused, 4 reading or writing failed, 130 interrupted (resumable)"),
+			"0 done, 2 wrong use, 3 checkpoint refused, 4 reading or writing failed, 5 no GPU for --backend cuda, 130 interrupted (resumable)"),
 		CustomHelpTemplate: commandHelp,
 		Flags: append(planFlags(),
 			&cli.StringFlag{Name: "out", Usage: "folder to write, which must not exist or be empty (default: MODEL-requantized beside it)"},
 			&cli.StringFlag{Name: "link", Value: string(pipeline.LinkAuto), Usage: "how untouched shards get there: auto (reflink, else copy), reflink, hard, copy"},
+			backendFlag(),
 			&cli.StringFlag{Name: "jobs", Usage: "workers (default: one a core)"},
 			&cli.StringFlag{Name: "memory", Value: "1GiB", Usage: "bound on the weights held in memory"},
 			&cli.BoolFlag{Name: "restart", Usage: "forget an unfinished output instead of going on with it"},
@@ -62,6 +63,12 @@ func runRequantize(c *cli.Context, t *terminal) error {
 	if err := pipeline.CheckOutput(opts.Out, sources...); err != nil {
 		return err
 	}
+	backend, what, err := openBackend(t, c.String("backend"), opts.Memory)
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	opts.Backend = backend
 	bar, err := newProgress(t, c.String("progress"), "requantize")
 	if err != nil {
 		return err
@@ -75,7 +82,7 @@ func runRequantize(c *cli.Context, t *terminal) error {
 	if err != nil {
 		return err
 	}
-	return reportResult(t, j, result)
+	return reportResult(t, j, result, what)
 }
 
 func runOptions(c *cli.Context) (pipeline.RunOptions, error) {
@@ -124,7 +131,7 @@ func parseSize(option, s string) (int64, error) {
 	return 0, usage(fmt.Sprintf("--%s %s is not a size", option, s), "write it as 256MiB, 4GiB or 500MB")
 }
 
-func reportResult(t *terminal, j *job, r *pipeline.Result) error {
+func reportResult(t *terminal, j *job, r *pipeline.Result, backend string) error {
 	seconds := r.Elapsed.Seconds()
 	t.printf("%d modules requantized (layers %s, %s): %s -> %s, relative RMS %.2f %% (floor %.2f %%), %.2f s, %.2f GB/s of BF16, peak memory %s\n",
 		r.Modules, pipeline.FormatLayers(j.plan.Layers), j.plan.Profile, size(r.BytesIn), size(r.BytesOut),
@@ -132,6 +139,7 @@ func reportResult(t *terminal, j *job, r *pipeline.Result) error {
 	if r.Resumed > 0 {
 		t.printf("%d of %d shards were finished by an earlier run\n", r.Resumed, len(j.plan.Units))
 	}
+	t.printf("quantized by: %s\n", backend)
 	t.printf("written to %s; check it with: lagquant verify %s\n", r.Out, quote(r.Out))
 	return t.document(struct {
 		Schema      string       `json:"schema"`
@@ -152,7 +160,7 @@ func reportResult(t *terminal, j *job, r *pipeline.Result) error {
 		PeakMemory  int64        `json:"peak_memory"`
 	}{
 		"lagquant-result/1", r.Out, j.plan.Digest, j.plan.Profile, j.plan.Evidence, j.plan.Layers, r.Modules, r.BytesIn, r.BytesOut,
-		r.Errors.RelativeRMS(), r.Errors.Floor(), r.Errors, r.Resumed, r.Backend, seconds, peakMemory(),
+		r.Errors.RelativeRMS(), r.Errors.Floor(), r.Errors, r.Resumed, backend, seconds, peakMemory(),
 	})
 }
 

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/lagquant/lagquant/cuda"
+	"github.com/lagquant/lagquant/quant"
+)
+
+func backendFlag() cli.Flag {
+	return &cli.StringFlag{Name: "backend", Value: "auto", Usage: "what quantizes: auto (a GPU where there is one), cpu, cuda; the bytes are the same"}
+}
+
+// openBackend opens what --backend names, and says in words what it came to.
+func openBackend(t *terminal, name string, memory int64) (b quant.Backend, what string, err error) {
+	switch name {
+	case "cpu":
+		return quant.CPU(), "cpu", nil
+	case "auto", "cuda":
+	default:
+		return nil, "", usage(fmt.Sprintf("--backend %s is not known", name), "use auto, cpu or cuda")
+	}
+	e, err := cuda.Open(cuda.Options{DeviceMemory: memory, HostMemory: memory, Notice: func(err error) { t.note("warning: %v", err) }})
+	switch {
+	case err == nil:
+		return e, "cuda, " + e.Devices()[0].Name, nil
+	case name == "cuda":
+		return nil, "", err
+	}
+	return quant.CPU(), "cpu, for " + err.Error(), nil
+}
