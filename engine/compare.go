@@ -12,18 +12,19 @@ import (
 type Comparison struct {
 	Tokens int `json:"tokens"`
 
-	KL           float64           `json:"kl"`     // mean over the tokens of KL(reference || model), in nats
-	MaxKL        float64           `json:"max_kl"` // its largest value, and at which token
-	MaxKLAt      int               `json:"max_kl_at"`
-	Top1         float64           `json:"top1_agreement"`     // share of tokens after which both find the same token best
-	FirstTop1    int               `json:"first_disagreement"` // first token, from the one asked for on, after which they do not; -1: none
-	NLL          float64           `json:"nll"`                // mean negative log likelihood of each next token, in nats
-	ReferenceNLL float64           `json:"reference_nll"`      // the same under the reference
-	FirstLayer   int               `json:"first_layer"`        // first layer that leaves another residual stream; -1: none does
-	Once         int               `json:"layers_once"`        // layers computed once for both
-	Differing    []string          `json:"differing_modules"`  // of the first layer: modules used here whose weights or scales differ, as far as weights are shared
-	Layers       []LayerDifference `json:"layers"`
-	Time         time.Duration     `json:"ns"`
+	KL           float64 `json:"kl"`     // mean over the tokens of KL(reference || model), in nats
+	MaxKL        float64 `json:"max_kl"` // its largest value, and at which token
+	MaxKLAt      int     `json:"max_kl_at"`
+	Top1         float64 `json:"top1_agreement"`     // share of tokens after which both find the same token best
+	FirstTop1    int     `json:"first_disagreement"` // first token, from the one asked for on, after which they do not; -1: none
+	NLL          float64 `json:"nll"`                // mean negative log likelihood of each next token, in nats
+	ReferenceNLL float64 `json:"reference_nll"`      // the same under the reference
+	FirstLayer   int     `json:"first_layer"`        // first layer that leaves another residual stream; -1: none does
+	Once         int     `json:"layers_once"`        // layers computed once for both
+	// Differing names modules of the first layer, used here, whose weights or scales differ; known where weights are shared.
+	Differing []string          `json:"differing_modules"`
+	Layers    []LayerDifference `json:"layers"`
+	Time      time.Duration     `json:"ns"`
 }
 
 // LayerDifference is the difference of the residual streams after one layer.
@@ -34,14 +35,15 @@ type LayerDifference struct {
 	squares     [2]float64
 }
 
-// Compare runs two models over the same tokens. What both compute alike is computed once: a layer whose input is the same bit by bit so far, and whose
-// weights are, as far as the tokens use them. For that the model must have been loaded beside the reference.
+// Compare runs two models over the same tokens. What both compute alike is computed once: a layer whose input is the same bit by bit so far,
+// and whose weights are, as far as the tokens use them. For that the model must have been loaded beside the reference.
 // from is the first token that FirstTop1 looks at: with the last token of a prompt, FirstTop1 is where a greedy answer of the model first
 // differs from that of the reference.
 func Compare(ctx context.Context, model, reference *Model, ids []int32, from int) (*Comparison, error) {
 	start := time.Now()
 	if model.Config.Vocab != reference.Config.Vocab {
-		return nil, refuseConfig("only checkpoints of one model can be compared", "vocab_size is %d here and %d there", model.Config.Vocab, reference.Config.Vocab)
+		return nil, refuseConfig("only checkpoints of one model can be compared", "vocab_size is %d here and %d there",
+			model.Config.Vocab, reference.Config.Vocab)
 	}
 	if len(model.layers) != len(reference.layers) || model.Config.Hidden != reference.Config.Hidden {
 		return nil, refuseConfig("only checkpoints of one model can be compared", "%d layers of width %d here, %d of width %d there",

@@ -154,8 +154,14 @@ func (raw *rawConfig) unsupported() error {
 			raw.HeadsPerLayer != nil && len(raw.HeadsPerLayer) != raw.Layers,
 			fmt.Sprintf("num_attention_heads_per_layer has %d entries for %d layers", len(raw.HeadsPerLayer), raw.Layers),
 		},
-		{raw.LayerTypes != nil && len(raw.LayerTypes) != raw.Layers, fmt.Sprintf("layer_types has %d entries for %d layers", len(raw.LayerTypes), raw.Layers)},
-		{raw.MLPLayerTypes != nil && len(raw.MLPLayerTypes) != raw.Layers, fmt.Sprintf("mlp_layer_types has %d entries for %d layers", len(raw.MLPLayerTypes), raw.Layers)},
+		{
+			raw.LayerTypes != nil && len(raw.LayerTypes) != raw.Layers,
+			fmt.Sprintf("layer_types has %d entries for %d layers", len(raw.LayerTypes), raw.Layers),
+		},
+		{
+			raw.MLPLayerTypes != nil && len(raw.MLPLayerTypes) != raw.Layers,
+			fmt.Sprintf("mlp_layer_types has %d entries for %d layers", len(raw.MLPLayerTypes), raw.Layers),
+		},
 	} {
 		if r.bad {
 			return refuseConfig("", "%s", r.what)

@@ -133,8 +133,9 @@ func (m *Model) fits(positions int, free int64) error {
 		return nil
 	}
 	return &fault.Error{
-		Kind: fault.Usage, Err: ErrContext, Problem: fmt.Sprintf("keys and values of %d tokens take %d MiB, and %d MiB are free", positions, need>>20, free>>20),
-		Hint: "ask for fewer tokens, less memory for weights or fp8 keys and values",
+		Kind: fault.Usage, Err: ErrContext,
+		Problem: fmt.Sprintf("keys and values of %d tokens take %d MiB, and %d MiB are free", positions, need>>20, free>>20),
+		Hint:    "ask for fewer tokens, less memory for weights or fp8 keys and values",
 	}
 }
 
