@@ -44,7 +44,7 @@ func newApp(t *terminal) *cli.App {
 		ErrWriter:       io.Discard, // errors are printed once, by terminal
 		ExitErrHandler:  func(*cli.Context, error) {},
 		Commands: []*cli.Command{
-			requantizeCommand(t), planCommand(t), verifyCommand(t), smokeGenerateCommand(t), inspectCommand(t), demoCommand(t), versionCommand(t), completionCommand(t),
+			requantizeCommand(t), planCommand(t), verifyCommand(t), smokeGenerateCommand(t), inspectCommand(t), demoCommand(t), benchCommand(t), versionCommand(t), completionCommand(t),
 		},
 		CustomAppHelpTemplate: appHelp,
 	}

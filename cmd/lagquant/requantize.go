@@ -104,9 +104,14 @@ func parseJobs(s string) (int, error) {
 	if s == "" {
 		return 0, nil
 	}
+	return parseCount("jobs", s)
+}
+
+// parseCount reads a number of things from 1.
+func parseCount(option, s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > 4096 {
-		return 0, usage(fmt.Sprintf("--jobs %s is not a number of workers", s), "use a number from 1, such as the number of cores")
+		return 0, usage(fmt.Sprintf("--%s %s is not a number from 1 to 4096", option, s), "")
 	}
 	return n, nil
 }
