@@ -3,6 +3,7 @@
 package quant
 
 import (
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
@@ -90,6 +91,27 @@ func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, ro
 		return true
 	}
 	return false
+}
+
+// scratch holds activations in a kernel's order.
+var scratch = sync.Pool{New: func() any { return new([]float32) }}
+
+// reordered returns x in another order, n elements a block: element i of a block is the block's x[from(i)].
+// Give the result back to scratch.
+func reordered(x []float32, n int, from func(i int) int) *[]float32 {
+	p := scratch.Get().(*[]float32)
+	if cap(*p) < len(x) {
+		*p = make([]float32, len(x))
+	}
+	out := (*p)[:len(x)]
+	for i := range n {
+		at := from(i)
+		for b := 0; b < len(x); b += n {
+			out[b+i] = x[b+at]
+		}
+	}
+	*p = out
+	return p
 }
 
 // laneElement512: a vector has one element of each dword of eight codes.

@@ -78,23 +78,3 @@ func matVecNVFP4Go(dst, x []float32, packed, scales []byte, step float32, rows, 
 		dst[r] = sum * step
 	}
 }
-
-// scratch holds activations in a kernel's order.
-var scratch = sync.Pool{New: func() any { return new([]float32) }}
-
-// reordered returns x in another order, n elements a block: element i of a block is the block's x[from(i)]. Give the result back to scratch.
-func reordered(x []float32, n int, from func(i int) int) *[]float32 {
-	p := scratch.Get().(*[]float32)
-	if cap(*p) < len(x) {
-		*p = make([]float32, len(x))
-	}
-	out := (*p)[:len(x)]
-	for i := range n {
-		at := from(i)
-		for b := 0; b < len(x); b += n {
-			out[b+i] = x[b+at]
-		}
-	}
-	*p = out
-	return p
-}

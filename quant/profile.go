@@ -55,7 +55,8 @@ func ProfileByName(name string) (Profile, bool) {
 	return Profile{}, false
 }
 
-// ModelOpt reports whether the stored global is ModelOpt's weight_scale_2 = A/2688 and not compressed-tensors' weight_global_scale = 2688/A.
+// ModelOpt reports whether the stored global is ModelOpt's weight_scale_2 = A/2688 and not compressed-tensors' weight_global_scale =
+// 2688/A.
 func (p Profile) ModelOpt() bool { return p.GlobalForm != GlobalReciprocalTimes }
 
 // The constants below are bit patterns because Go's constant arithmetic is exact: float32(1.0/6) would do, x*(1.0/6) need not.

@@ -97,12 +97,22 @@ func TestGlobalGoldens(t *testing.T) {
 		amax    uint16
 		global  uint32
 	}{
-		{"ct-fp32-rcp6", 0x3e00, 0x46a80000}, {"ct-bf16", 0x3e00, 0x46a80000}, {"modelopt-cuda", 0x3e00, 0x38430c31},
-		{"ct-fp32-rcp6", 0x3e01, 0x46a6b29b}, {"ct-bf16", 0x3e01, 0x46a70000}, {"modelopt-cuda", 0x3e01, 0x38449249},
-		{"ct-fp32-rcp6", 0x3e55, 0x4649ea5e}, {"ct-bf16", 0x3e55, 0x464a0000}, {"modelopt-cuda", 0x3e55, 0x38a24925},
-		{"ct-fp32-rcp6", 0x3e7f, 0x4628a8a9}, {"ct-bf16", 0x3e7f, 0x46290000}, {"modelopt-cuda", 0x3e7f, 0x38c24925},
-		{"ct-fp32-rcp6", 0x3df6, 0x46aed44a}, {"modelopt-cuda", 0x3df6, 0x383b6db7},
-		{"ct-fp32-rcp6", 0x3f80, 0x45280000}, {"modelopt-cuda", 0x3f80, 0x39c30c31},
+		{"ct-fp32-rcp6", 0x3e00, 0x46a80000},
+		{"ct-bf16", 0x3e00, 0x46a80000},
+		{"modelopt-cuda", 0x3e00, 0x38430c31},
+		{"ct-fp32-rcp6", 0x3e01, 0x46a6b29b},
+		{"ct-bf16", 0x3e01, 0x46a70000},
+		{"modelopt-cuda", 0x3e01, 0x38449249},
+		{"ct-fp32-rcp6", 0x3e55, 0x4649ea5e},
+		{"ct-bf16", 0x3e55, 0x464a0000},
+		{"modelopt-cuda", 0x3e55, 0x38a24925},
+		{"ct-fp32-rcp6", 0x3e7f, 0x4628a8a9},
+		{"ct-bf16", 0x3e7f, 0x46290000},
+		{"modelopt-cuda", 0x3e7f, 0x38c24925},
+		{"ct-fp32-rcp6", 0x3df6, 0x46aed44a},
+		{"modelopt-cuda", 0x3df6, 0x383b6db7},
+		{"ct-fp32-rcp6", 0x3f80, 0x45280000},
+		{"modelopt-cuda", 0x3f80, 0x39c30c31},
 		{"ct-fp32-rcp6", 0x4040, 0x44600000},
 	} {
 		got := profile(t, v.profile).Global(BF16ToFloat32(v.amax))
@@ -131,6 +141,16 @@ func TestGroupScaleDiscriminators(t *testing.T) {
 		global := rcp.Global(BF16ToFloat32(v.amax))
 		require.Equal(t, v.rcp, rcp.GroupScale(BF16ToFloat32(v.group), global), "%04x", v.amax)
 		require.Equal(t, v.div, div.GroupScale(BF16ToFloat32(v.group), global), "%04x", v.amax)
+	}
+}
+
+// TestGroupScaleClamps: with the global of another tensor a scale may pass 448; without the clamp it would round to NaN.
+func TestGroupScaleClamps(t *testing.T) {
+	for _, p := range Profiles {
+		own := p.Global(1)
+		for _, amax := range []float32{1, 1.03, 1.05, 2, 1e30} {
+			require.Equal(t, byte(0x7e), p.GroupScale(amax, own), "%s %g", p.Name, amax)
+		}
 	}
 }
 
