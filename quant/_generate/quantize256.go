@@ -67,7 +67,7 @@ func quantizeAVX2() {
 
 	prefetch := GP64()
 	LEAQ(Mem{Base: bf16, Disp: 1024 + ahead}, prefetch)
-	MOVQ(U32(blockGroups/4), n)
+	MOVQ(U32(64/4), n)
 	Label("codes")
 	PREFETCHT0(Mem{Base: prefetch})
 	var words [2]reg.VecVirtual

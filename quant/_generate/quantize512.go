@@ -8,117 +8,128 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-const blockGroups = 64
-
-// quantizeAVX512 takes blocks of 64 groups in two passes: group maxima and scales, then codes. It needs AVX-512 F, BW, DQ, VL and VBMI.
-// Each pass prefetches one half of a later block, since memory must not pause while the second pass computes: from memory that gave 72 % of
-// the read rate on a Xeon (model 207), against 66 % with all of it in the second pass and 60 % in the first.
+// quantizeAVX512 takes blocks of 64 groups: first the maxima and scales of a block, then its codes, the codes of one block among the scales
+// of the next, so that memory, which only the scales wait for, is asked at an even pace. It needs AVX-512 F, BW, DQ, VL and VBMI.
 func quantizeAVX512() {
 	TEXT("quantizeAVX512", NOSPLIT, "func(k, packed, scales, bf16 *byte, blocks int) int")
 	Doc("quantizeAVX512 quantizes blocks of 64 groups and returns how many it did: it stops before a block with a scale far beyond 448.")
 	Pragma("noescape")
-	k := Load(Param("k"), GP64())
-	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
-	bf16, blocks := Load(Param("bf16"), GP64()), Load(Param("blocks"), GP64())
-	done := GP64()
+	q := quantizer512{
+		k: Load(Param("k"), GP64()), packed: Load(Param("packed"), GP64()), scales: Load(Param("scales"), GP64()),
+		bf16: Load(Param("bf16"), GP64()), beyond: K(), bytes: ZMM(),
+	}
+	blocks, done := Load(Param("blocks"), GP64()), GP64()
+	q.origins = AllocLocal(3 * 64) // two halves of 64 words, then 64 row bytes
 	XORQ(done, done)
-	origins := AllocLocal(3 * 64) // two halves of 64 words, then 64 row bytes
-
-	c := newCoder512(k)
-	multiplier, factor, lower, zeroScale := ZMM(), ZMM(), ZMM(), ZMM()
-	VBROADCASTSS(Mem{Base: k, Disp: tableMultiplier}, multiplier)
-	VBROADCASTSS(Mem{Base: k, Disp: tableFactor}, factor)
-	VBROADCASTSS(Mem{Base: k, Disp: tableLower}, lower)
-	VPBROADCASTD(Mem{Base: k, Disp: tableZeroScale}, zeroScale)
-
+	q.coder512 = newCoder512(q.k)
 	TESTQ(blocks, blocks)
 	JZ(LabelRef("done"))
-	Label("block")
-	beyond := K()
-	KXORW(beyond, beyond, beyond)
-	bytes64 := ZMM()
+	KXORW(q.beyond, q.beyond, q.beyond)
 	for part := range 4 {
-		s := maxima512(bf16, part*512, c.magnitudes)
-		name := string(rune('0' + part))
-		CMPL(Mem{Base: k, Disp: tableDivide}, Imm(0))
-		JE(LabelRef("multiply" + name))
-		VDIVPS(multiplier, s, s)
-		JMP(LabelRef("product" + name))
-		Label("multiply" + name)
-		VMULPS(multiplier, s, s)
-		Label("product" + name)
-		CMPL(Mem{Base: k, Disp: tableBF16}, Imm(0))
-		JE(LabelRef("exact" + name))
-		t := ZMM()
-		VPSRLD(Imm(16), s, t)
-		VPANDD_BCST(dword(1), t, t)
-		VPADDD_BCST(dword(0x7fff), t, t)
-		VPADDD(t, s, s)
-		VPANDD_BCST(dword(0xffff0000), s, s)
-		Label("exact" + name)
-		VMULPS(factor, s, s)
-
-		over, zero := K(), K()
-		VCMPPS_BCST(Imm(6), dword(math.Float32bits(480)), s, over) // not <=
-		KORW(over, beyond, beyond)
-		b := scaleBytes512(s, lower, zero)
-		VMOVDQA32(zeroScale, zero, b)
-		x := XMM()
-		VPMOVDB(b, x)
-		VPSHUFB(bytes("transpose", func(i int) byte { return byte(i%4*4 + i%16/4) }), x, x)
-		if part == 0 {
-			bytes64 = x.AsZ().(reg.VecVirtual)
-		} else {
-			VINSERTI32X4(Imm(uint64(part)), x, bytes64, bytes64)
-		}
+		q.scalePart("first", 0, part)
 	}
-	KORTESTW(beyond, beyond)
+	KORTESTW(q.beyond, q.beyond)
 	JNZ(LabelRef("done"))
-	VMOVDQU64(bytes64, Mem{Base: scales})
-	low, high, row := lookup512(k, tableLow, bytes64), lookup512(k, tableHigh, bytes64), lookup512(k, tableRow, bytes64)
-	t := ZMM()
-	VPUNPCKLBW(high, low, t)
-	VMOVDQU64(t, origins)
-	VPUNPCKHBW(high, low, t)
-	VMOVDQU64(t, origins.Offset(64))
-	VMOVDQU64(row, origins.Offset(128))
-
-	quarter, at := GP64(), GP64()
-	MOVQ(U32(4), quarter)
-	LEAQ(origins, at)
-	rows := GP64()
-	LEAQ(origins.Offset(128), rows)
-	prefetch := GP64()
-	LEAQ(Mem{Base: bf16, Disp: 1024 + ahead}, prefetch)
-	Label("codes")
-	for pair := range 2 {
-		var words [2]reg.VecVirtual
-		for i := range words {
-			v := 2*pair + i
-			PREFETCHT0(Mem{Base: prefetch, Disp: 64 * v})
-			// unpacking left the origins of groups 0-7 of each sixteen in the first half, of 8-15 in the second
-			words[i] = c.codes(bf16, v*128, Mem{Base: at, Disp: v/2*64 + v%2*8}, Mem{Base: rows, Disp: 4 * v})
-		}
-		VPACKUSWB(words[1], words[0], words[0])
-		VPERMQ(words[0], c.order, words[0])
-		VMOVDQU64(words[0], Mem{Base: packed, Disp: 64 * pair})
+	q.finishScales()
+	DECQ(blocks)
+	JZ(LabelRef("last"))
+	Label("block")
+	for part := range 4 {
+		q.codePart(part)
+		q.scalePart("next", 64*32, part)
 	}
-	ADDQ(Imm(128), packed)
-	ADDQ(U32(512), bf16)
-	ADDQ(U32(256), prefetch)
-	ADDQ(Imm(16), at)
-	ADDQ(Imm(16), rows)
-	DECQ(quarter)
-	JNZ(LabelRef("codes"))
-
-	ADDQ(Imm(64), scales)
 	INCQ(done)
-	CMPQ(done, blocks)
-	JL(LabelRef("block"))
+	ADDQ(U32(64*32), q.bf16)
+	ADDQ(U32(64*8), q.packed)
+	KORTESTW(q.beyond, q.beyond)
+	JNZ(LabelRef("done"))
+	q.finishScales()
+	DECQ(blocks)
+	JNZ(LabelRef("block"))
+	Label("last")
+	for part := range 4 {
+		q.codePart(part)
+	}
+	INCQ(done)
 	Label("done")
 	Store(done, ReturnIndex(0))
 	VZEROUPPER()
 	RET()
+}
+
+type quantizer512 struct {
+	k, packed, scales, bf16 reg.Register
+	beyond                  reg.OpmaskVirtual
+	bytes                   reg.VecVirtual // the scales of a block
+	origins                 Mem
+	coder512
+}
+
+// scalePart puts the scales of 16 groups into q.bytes.
+func (q quantizer512) scalePart(label string, block, part int) {
+	s := maxima512(q.bf16, block+part*512, q.magnitudes)
+	label += string(rune('0' + part))
+	multiplier := Mem{Base: q.k, Disp: tableMultiplier}
+	CMPL(Mem{Base: q.k, Disp: tableDivide}, Imm(0))
+	JE(LabelRef(label + "multiply"))
+	VDIVPS_BCST(multiplier, s, s)
+	JMP(LabelRef(label + "product"))
+	Label(label + "multiply")
+	VMULPS_BCST(multiplier, s, s)
+	Label(label + "product")
+	CMPL(Mem{Base: q.k, Disp: tableBF16}, Imm(0))
+	JE(LabelRef(label + "exact"))
+	t := ZMM()
+	VPSRLD(Imm(16), s, t)
+	VPANDD_BCST(dword(1), t, t)
+	VPADDD_BCST(dword(0x7fff), t, t)
+	VPADDD(t, s, s)
+	VPANDD_BCST(dword(0xffff0000), s, s)
+	Label(label + "exact")
+	VMULPS_BCST(Mem{Base: q.k, Disp: tableFactor}, s, s)
+
+	over, zero := K(), K()
+	VCMPPS_BCST(Imm(6), dword(math.Float32bits(480)), s, over) // not <=
+	KORW(over, q.beyond, q.beyond)
+	b := scaleBytes512(q.k, s, zero)
+	VPBROADCASTD(Mem{Base: q.k, Disp: tableZeroScale}, zero, b)
+	x := XMM()
+	VPMOVDB(b, x)
+	VPSHUFB(bytes("transpose", func(i int) byte { return byte(i%4*4 + i%16/4) }), x, x)
+	if part == 0 {
+		VMOVDQA64(x.AsZ(), q.bytes)
+	} else {
+		VINSERTI32X4(Imm(uint64(part)), x, q.bytes, q.bytes)
+	}
+}
+
+// finishScales stores a block's scales, and the origins and rows that belong to them.
+func (q quantizer512) finishScales() {
+	VMOVDQU64(q.bytes, Mem{Base: q.scales})
+	ADDQ(Imm(64), q.scales)
+	low, high, row := lookup512(q.k, tableLow, q.bytes), lookup512(q.k, tableHigh, q.bytes), lookup512(q.k, tableRow, q.bytes)
+	t := ZMM()
+	VPUNPCKLBW(high, low, t)
+	VMOVDQU64(t, q.origins)
+	VPUNPCKHBW(high, low, t)
+	VMOVDQU64(t, q.origins.Offset(64))
+	VMOVDQU64(row, q.origins.Offset(128))
+}
+
+// codePart stores the codes of 16 groups.
+func (q quantizer512) codePart(part int) {
+	for pair := range 2 {
+		var words [2]reg.VecVirtual
+		for i := range words {
+			v := 2*pair + i
+			PREFETCHT0(Mem{Base: q.bf16, Disp: 64*32 + part*512 + 256 + 64*v + ahead})
+			// unpacking left the origins of groups 0-7 of each sixteen in the first half, of 8-15 in the second
+			words[i] = q.codes(q.bf16, part*512+v*128, q.origins.Offset(16*part+v/2*64+v%2*8), q.origins.Offset(128+16*part+4*v))
+		}
+		VPACKUSWB(words[1], words[0], words[0])
+		VPERMQ(words[0], q.order, words[0])
+		VMOVDQU64(words[0], Mem{Base: q.packed, Disp: 128*part + 64*pair})
+	}
 }
 
 // maxima512 returns the maxima of 16 groups as float32, group 4k+j in dword 4j+k.
@@ -126,7 +137,7 @@ func maxima512(bf16 reg.Register, at int, magnitudes Op) reg.VecVirtual {
 	var m [4]reg.VecVirtual
 	for i := range m {
 		a, b, t := ZMM(), ZMM(), ZMM()
-		PREFETCHT0(Mem{Base: bf16, Disp: at/2 + 64*i + ahead})
+		PREFETCHT0(Mem{Base: bf16, Disp: at + 64*i + ahead})
 		VPANDQ(Mem{Base: bf16, Disp: at + 128*i}, magnitudes, a)
 		VPANDQ(Mem{Base: bf16, Disp: at + 128*i + 64}, magnitudes, b)
 		VSHUFI64X2(Imm(0x88), b, a, t)
@@ -151,11 +162,11 @@ func maxima512(bf16 reg.Register, at int, magnitudes Op) reg.VecVirtual {
 }
 
 // scaleBytes512 clamps and rounds to E4M3, a byte in each dword, and sets zero where the scale is zero or becomes so.
-func scaleBytes512(s, lower reg.VecVirtual, zero reg.OpmaskVirtual) reg.VecVirtual {
+func scaleBytes512(k reg.Register, s reg.VecVirtual, zero reg.OpmaskVirtual) reg.VecVirtual {
 	none, small := K(), K()
 	b, t := ZMM(), ZMM()
 	VPTESTNMD(s, s, zero)
-	VMAXPS(lower, s, s)
+	VMAXPS_BCST(Mem{Base: k, Disp: tableLower}, s, s)
 	VMINPS_BCST(dword(math.Float32bits(448)), s, s)
 	VCMPPS_BCST(Imm(1), dword(math.Float32bits(0x1p-6)), s, small)
 	VPSRLD(Imm(20), s, t)
