@@ -12,4 +12,6 @@ func reflink(*os.File, *os.File) error { return errors.ErrUnsupported }
 
 func reserve(f *os.File, size int64) error { return f.Truncate(size) }
 
+func flush(*os.File) {}
+
 func freeBytes(string) (uint64, error) { return math.MaxUint64, nil }

@@ -28,7 +28,9 @@ type unitResult struct {
 	SHA256  string            `json:"sha256"`
 	Tensors map[string]string `json:"tensors"` // digest of each tensor's bytes
 	Errors  quant.Errors      `json:"errors"`
-	Read    []stamp           `json:"read"` // the source files that went into it
+	// Measured is the number of modules that Errors are of.
+	Measured int     `json:"measured"`
+	Read     []stamp `json:"read"` // the source files that went into it
 }
 
 // stamp tells a file's contents apart from later ones without reading them.

@@ -40,6 +40,7 @@ type Result struct {
 	BytesOut int64
 	Read     int64 // bytes of BF16 quantized by this run; less than all after a resume
 	Errors   quant.Errors
+	Measured int // modules that Errors are of: all, or a fixed part of many
 	Resumed  int // units that an earlier run had finished
 	Elapsed  time.Duration
 }
@@ -103,7 +104,9 @@ func Run(ctx context.Context, plan *Plan, src, donor *safetensors.Checkpoint, op
 		Elapsed: time.Since(began),
 	}
 	for i := range plan.Units {
-		r.Errors.Add(j.journal.done[plan.Units[i].Shard].Errors)
+		u := j.journal.done[plan.Units[i].Shard]
+		r.Errors.Add(u.Errors)
+		r.Measured += u.Measured
 	}
 	for _, u := range pending {
 		for _, m := range u.Modules {

@@ -138,9 +138,9 @@ func parseSize(option, s string) (int64, error) {
 
 func reportResult(t *terminal, j *job, r *pipeline.Result, backend string) error {
 	seconds := r.Elapsed.Seconds()
-	t.printf("%d modules requantized (layers %s, %s): %s -> %s, relative RMS %.2f %% (floor %.2f %%), %.2f s, %.2f GB/s of BF16, peak memory %s\n",
+	t.printf("%d modules requantized (layers %s, %s): %s -> %s, relative RMS %.2f %% (floor %.2f %%)%s, %.2f s, %.2f GB/s of BF16, peak memory %s\n",
 		r.Modules, pipeline.FormatLayers(j.plan.Layers), j.plan.Profile, size(r.BytesIn), size(r.BytesOut),
-		100*r.Errors.RelativeRMS(), 100*r.Errors.Floor(), seconds, float64(r.Read)/1e9/seconds, size(peakMemory()))
+		100*r.Errors.RelativeRMS(), 100*r.Errors.Floor(), sampled(r), seconds, float64(r.Read)/1e9/seconds, size(peakMemory()))
 	if r.Resumed > 0 {
 		t.printf("%d of %d shards were finished by an earlier run\n", r.Resumed, len(j.plan.Units))
 	}
@@ -159,14 +159,23 @@ func reportResult(t *terminal, j *job, r *pipeline.Result, backend string) error
 		RelativeRMS float64      `json:"relative_rms"`
 		Floor       float64      `json:"relative_rms_floor"`
 		Errors      quant.Errors `json:"error_sums"`
+		Measured    int          `json:"measured_modules"`
 		Resumed     int          `json:"resumed_shards"`
 		Backend     string       `json:"backend"`
 		Seconds     float64      `json:"seconds"`
 		PeakMemory  int64        `json:"peak_memory"`
 	}{
 		"lagquant-result/1", r.Out, j.plan.Digest, j.plan.Profile, j.plan.Evidence, j.plan.Layers, r.Modules, r.BytesIn, r.BytesOut,
-		r.Errors.RelativeRMS(), r.Errors.Floor(), r.Errors, r.Resumed, backend, seconds, peakMemory(),
+		r.Errors.RelativeRMS(), r.Errors.Floor(), r.Errors, r.Measured, r.Resumed, backend, seconds, peakMemory(),
 	})
+}
+
+// sampled says of how many modules the error was measured, where not of all.
+func sampled(r *pipeline.Result) string {
+	if r.Measured == r.Modules {
+		return ""
+	}
+	return fmt.Sprintf(" of %d of them", r.Measured)
 }
 
 // quote makes a word safe to paste into a shell.

@@ -33,3 +33,6 @@ func format(sum xxh3.Uint128) string {
 	b := sum.Bytes()
 	return hex.EncodeToString(b[:])
 }
+
+// Sum64 spreads names evenly over numbers, the same on every machine.
+func Sum64(name string) uint64 { return xxh3.HashString(name) }
