@@ -1,11 +1,15 @@
 package main
 
 import (
-	"os"
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/lagquant/lagquant/engine"
+	"github.com/lagquant/lagquant/internal/fault"
 )
 
 // named is a comparison with what it was made over.
@@ -14,15 +18,21 @@ type named struct {
 	Comparison *engine.Comparison `json:"comparison"`
 }
 
-// against runs the model and a reference over the prompt with the reference's answer, and over a text if there is one.
-func (s *smoke) against(c *cli.Context, m *model, opts engine.Options) error {
+// against lets the model answer and runs it and a reference over the prompt with that answer, then over a text if there is one.
+func (s *smoke) against(c *cli.Context, m *model, opts engine.Options, prompt []int32, parser *engine.OutputParser) error {
 	r, err := open(c.String("against"), &m.ref)
 	if err != nil {
 		return err
 	}
+	var text []int32
+	if c.IsSet("text") {
+		if text, err = s.text(c); err != nil {
+			return err
+		}
+	}
 	reference, err := engine.Load(r.Checkpoint, opts)
 	if err != nil {
-		return err
+		return inReference(r, err)
 	}
 	defer reference.Close()
 	opts.Beside = reference
@@ -30,11 +40,13 @@ func (s *smoke) against(c *cli.Context, m *model, opts engine.Options) error {
 		return err
 	}
 	defer s.model.Close()
-	prompt, parser, err := s.prompt(c)
-	if err != nil {
-		return err
+	if context := min(s.model.Config.MaxPositions, reference.Config.MaxPositions); len(text) > context {
+		return &fault.Error{
+			Kind: fault.Usage, File: c.String("text"), Problem: fmt.Sprintf("has %d tokens, expected at most the %d of the context", len(text), context),
+			Hint: "give a shorter text; the context is the smaller max_position_embeddings of both config.json",
+		}
 	}
-	a, err := s.answer(c.Context, s.model, prompt, parser)
+	a, err := s.answer(c.Context, prompt, parser)
 	if err != nil {
 		return err
 	}
@@ -44,23 +56,37 @@ func (s *smoke) against(c *cli.Context, m *model, opts engine.Options) error {
 		return err
 	}
 	comparisons := []named{{"prompt and answer", over}}
-	if c.IsSet("text") {
-		b, err := os.ReadFile(c.String("text"))
-		if err != nil {
-			return err
-		}
-		if ids, err = s.tokenizer.Encode(string(b), true); err != nil {
-			return err
-		}
-		if over, err = engine.Compare(c.Context, s.model, reference, ids, 0); err != nil {
-			return err
+	if text != nil {
+		if over, err = engine.Compare(c.Context, s.model, reference, text, 0); err != nil {
+			return fault.In(c.String("text"), err)
 		}
 		comparisons = append(comparisons, named{c.String("text"), over})
 	}
 	for _, n := range comparisons {
 		s.printComparison(n, title(m.ref), title(r.ref))
 	}
-	return s.finish(a, comparisons, c.String("expect"))
+	return s.finish(a, title(r.ref), comparisons)
+}
+
+// text makes the ids of the file that --text names.
+func (s *smoke) text(c *cli.Context) ([]int32, error) {
+	b, err := readInput(c, "text")
+	if err != nil {
+		return nil, err
+	}
+	if len(bytes.TrimSpace(b)) == 0 {
+		return nil, &fault.Error{Kind: fault.Usage, File: c.String("text"), Problem: "has no text to compare over", Hint: "a page of prose or source is enough"}
+	}
+	ids, err := s.tokenizer.Encode(string(b), true)
+	return ids, fault.In(c.String("text"), err)
+}
+
+// inReference says of a fault that it lies in the checkpoint that --against names.
+func inReference(r *model, err error) error {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.File != "" {
+		e.File = filepath.Join(r.Dir, e.File)
+	}
+	return err
 }
 
 func (s *smoke) printComparison(n named, model, reference string) {
@@ -73,7 +99,7 @@ func (s *smoke) printComparison(n named, model, reference string) {
 		return
 	}
 	if c.FirstTop1 >= 0 {
-		p("  first other best token: %d\n", c.FirstTop1)
+		p("  first divergence: the best token after token %d is another\n", c.FirstTop1)
 	}
 	p("  first layer that differs: %d (%d of %d layers were computed once for both)\n", c.FirstLayer, c.Once, len(c.Layers))
 	for i, module := range c.Differing {
@@ -89,6 +115,6 @@ func (s *smoke) printComparison(n named, model, reference string) {
 		most = max(most, l.RelativeRMS)
 	}
 	for _, l := range c.Layers {
-		p("  %5d   %8.5f  %s\n", l.Layer, l.RelativeRMS, bar(l.RelativeRMS, most))
+		p("  %5d   %9.4g  %s\n", l.Layer, l.RelativeRMS, bar(l.RelativeRMS, most))
 	}
 }

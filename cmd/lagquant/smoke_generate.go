@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/lagquant/lagquant/engine"
 	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/safetensors"
 )
 
 const defaultChat = "capital of France? one word"
@@ -59,7 +58,9 @@ what differs is told by its layer. With --suite, many prompts are answered and t
 			&cli.StringFlag{Name: "jobs", Usage: "workers (default: one a core)"},
 			jsonFlag(),
 		},
-		Action: func(c *cli.Context) error { return runSmoke(c, t) },
+		Action: func(c *cli.Context) error {
+			return watchOutput(c, t, func(t *terminal) error { return runSmoke(c, t) })
+		},
 	}
 }
 
@@ -72,23 +73,14 @@ type smoke struct {
 	sampling  engine.SamplingOptions
 	maxTokens int
 	think     bool
+	expect    string // "": anything
+	ref       safetensors.Ref
 	dir       string
 }
 
 func runSmoke(c *cli.Context, t *terminal) error {
-	var one []string
-	for _, name := range []string{"prompt", "chat", "messages", "suite"} {
-		if c.IsSet(name) {
-			one = append(one, "--"+name)
-		}
-	}
-	switch {
-	case len(one) > 1:
-		return usage(strings.Join(one, " and ")+" exclude each other", "give one of them")
-	case c.IsSet("text") && !c.IsSet("against"):
-		return usage("--text goes with --against", "name the checkpoint to compare with")
-	case c.IsSet("suite") && (c.IsSet("against") || c.IsSet("expect") || c.IsSet("tools")):
-		return usage("--suite goes without --against, --expect and --tools", "")
+	if err := checkSmoke(c); err != nil {
+		return err
 	}
 	s, opts, err := newSmoke(c, t)
 	if err != nil {
@@ -102,78 +94,32 @@ func runSmoke(c *cli.Context, t *terminal) error {
 	if err != nil {
 		return err
 	}
-	s.dir = m.Dir
+	s.ref, s.dir = m.ref, m.Dir
 	if s.tokenizer, err = engine.LoadTokenizer(m.Dir); err != nil {
 		return err
 	}
 	if s.config, err = engine.LoadGenerationConfig(m.Dir); err != nil {
 		return err
 	}
-	if c.IsSet("against") {
-		return s.against(c, m, opts)
-	}
-	if s.model, err = engine.Load(m.Checkpoint, opts); err != nil {
-		return err
-	}
-	defer s.model.Close()
 	if c.IsSet("suite") {
-		return s.suite(c)
+		return s.suite(c, m, opts)
 	}
 	prompt, parser, err := s.prompt(c)
 	if err != nil {
 		return err
 	}
-	answer, err := s.answer(c.Context, s.model, prompt, parser)
+	if c.IsSet("against") {
+		return s.against(c, m, opts, prompt, parser)
+	}
+	if s.model, err = engine.Load(m.Checkpoint, opts); err != nil {
+		return err
+	}
+	defer s.model.Close()
+	answer, err := s.answer(c.Context, prompt, parser)
 	if err != nil {
 		return err
 	}
-	return s.finish(answer, nil, c.String("expect"))
-}
-
-// newSmoke reads the options that are numbers and choices.
-func newSmoke(c *cli.Context, t *terminal) (*smoke, engine.Options, error) {
-	s := &smoke{t: t, think: c.Bool("think"), sampling: engine.GreedyOptions()}
-	opts := engine.Options{
-		Activations: engine.Activations(c.String("activations")), InputScales: engine.InputScales(c.String("activation-scales")), KV: engine.KVFormat(c.String("kv")),
-	}
-	for _, choice := range []struct {
-		option string
-		known  []string
-	}{{"activations", []string{"auto", "w4a16", "w4a4"}}, {"activation-scales", []string{"own", "layer"}}, {"kv", []string{"f32", "fp8"}}} {
-		if value := c.String(choice.option); !slices.Contains(choice.known, value) {
-			return nil, opts, usage(fmt.Sprintf("--%s %s is not known", choice.option, value), suggest(value, choice.known, "", "use "+strings.Join(choice.known, ", ")))
-		}
-	}
-	for _, number := range []struct {
-		option string
-		to     *float64
-	}{
-		{"temperature", &s.sampling.Temperature}, {"top-p", &s.sampling.TopP}, {"min-p", &s.sampling.MinP}, {"repetition-penalty", &s.sampling.RepetitionPenalty},
-	} {
-		var err error
-		if *number.to, err = strconv.ParseFloat(c.String(number.option), 64); err != nil || math.IsNaN(*number.to) {
-			return nil, opts, usage(fmt.Sprintf("--%s %s is not a number", number.option, c.String(number.option)), "")
-		}
-	}
-	seed, err1 := strconv.ParseUint(c.String("seed"), 10, 64)
-	topK, err2 := strconv.Atoi(c.String("top-k"))
-	maxTokens, err3 := strconv.Atoi(c.String("max-tokens"))
-	if err := errors.Join(err1, err2, err3); err != nil || maxTokens < 1 {
-		return nil, opts, usage(fmt.Sprintf("--seed %s, --top-k %s, --max-tokens %s: each is a whole number, and the last at least 1",
-			c.String("seed"), c.String("top-k"), c.String("max-tokens")), "")
-	}
-	s.sampling.Seed, s.sampling.TopK, s.maxTokens = seed, topK, maxTokens
-	if _, err := engine.NewSampler(s.sampling); err != nil {
-		return nil, opts, err
-	}
-	var err error
-	if opts.Workers, err = parseJobs(c.String("jobs")); err != nil {
-		return nil, opts, err
-	}
-	if c.IsSet("memory") {
-		opts.Memory, err = parseSize("memory", c.String("memory"))
-	}
-	return s, opts, err
+	return s.finish(answer, "", nil)
 }
 
 // prompt makes the ids of the prompt, and the parser of the answer where it is one of a chat.
@@ -197,7 +143,7 @@ func (s *smoke) prompt(c *cli.Context) ([]int32, *engine.OutputParser, error) {
 		if !c.IsSet(file.option) {
 			continue
 		}
-		b, err := os.ReadFile(c.String(file.option))
+		b, err := readInput(c, file.option)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -225,8 +171,8 @@ type answer struct {
 }
 
 // answer lets a model go on with a prompt and prints what it says as it comes.
-func (s *smoke) answer(ctx context.Context, m *engine.Model, prompt []int32, parser *engine.OutputParser) (*answer, error) {
-	session, err := m.NewSession(len(prompt) + s.maxTokens)
+func (s *smoke) answer(ctx context.Context, prompt []int32, parser *engine.OutputParser) (*answer, error) {
+	session, err := s.model.NewSession(len(prompt) + s.maxTokens)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +193,9 @@ func (s *smoke) answer(ctx context.Context, m *engine.Model, prompt []int32, par
 			return err
 		},
 	})
-	s.t.printf("\n")
+	if err == nil || result.Text != "" {
+		s.t.printf("\n")
+	}
 	a := &answer{prompt: prompt, result: result}
 	if parser != nil {
 		parser.Close()
@@ -255,40 +203,72 @@ func (s *smoke) answer(ctx context.Context, m *engine.Model, prompt []int32, par
 		a.output = &out
 	}
 	if errors.Is(err, context.Canceled) {
-		return nil, &interrupted{"what it said until then is above"}
+		hint := "what it said until then is above"
+		if s.t.json {
+			hint = "nothing was kept; run it again, with fewer --max-tokens if it takes too long"
+		}
+		return nil, &interrupted{hint}
 	}
 	return a, err
 }
 
+// smokeReport is the JSON document of a run.
+type smokeReport struct {
+	Schema        string        `json:"schema"`
+	Model         string        `json:"model"`
+	Against       string        `json:"against,omitempty"`
+	Prompt        []int32       `json:"prompt_ids"`
+	Result        engine.Result `json:"result"`
+	Content       string        `json:"content"`
+	Reasoning     string        `json:"reasoning,omitempty"`
+	Calls         []toolCall    `json:"tool_calls,omitempty"`
+	PromptRate    float64       `json:"prompt_tokens_per_second"`
+	GenerateRate  float64       `json:"generated_tokens_per_second"`
+	BytesPerToken int64         `json:"bytes_per_token"`
+	BytesPerSec   float64       `json:"bytes_per_second"`
+	OfRead        float64       `json:"of_read,omitempty"` // bytes per second over the machine's read rate; absent where the caches hold a token's weights
+	Expect        string        `json:"expect,omitempty"`
+	Met           bool          `json:"expectation_met"`
+	Comparisons   []named       `json:"comparisons,omitempty"`
+}
+
 // finish prints rates, checks the expectation and ends the command.
-func (s *smoke) finish(a *answer, comparisons []named, expect string) error {
+func (s *smoke) finish(a *answer, against string, comparisons []named) error {
 	stats := a.result.Stats
-	s.t.note("prompt %d tokens at %.1f tokens/s, generated %d at %.1f tokens/s (%s), %s of weights a token, %s/s",
-		stats.PromptTokens, stats.PromptRate(), stats.GeneratedTokens, stats.GenerateRate(), a.result.Finish, size(stats.BytesPerToken()), size(int64(stats.BytesPerSecond())))
-	heard := a.result.Text
-	if a.output != nil && a.output.Content != "" {
-		heard = a.output.Content
+	r := smokeReport{
+		Schema: "lagquant-smoke/1", Model: title(s.ref), Against: against, Prompt: a.prompt, Result: a.result, Content: a.said(), Reasoning: a.reasoning(), Calls: a.calls(),
+		PromptRate: stats.PromptRate(), GenerateRate: stats.GenerateRate(), BytesPerToken: stats.BytesPerToken(), BytesPerSec: stats.BytesPerSecond(),
+		Expect: s.expect, Met: strings.Contains(a.said(), s.expect), Comparisons: comparisons,
 	}
-	met := strings.Contains(heard, expect)
-	err := s.t.document(struct {
-		Schema      string            `json:"schema"`
-		Prompt      []int32           `json:"prompt_ids"`
-		Result      engine.Result     `json:"result"`
-		Content     string            `json:"content"`
-		Reasoning   string            `json:"reasoning,omitempty"`
-		Calls       []engine.ToolCall `json:"tool_calls,omitempty"`
-		Expect      string            `json:"expect,omitempty"`
-		Met         bool              `json:"expectation_met"`
-		Comparisons []named           `json:"comparisons,omitempty"`
-	}{"lagquant-smoke/1", a.prompt, a.result, heard, a.reasoning(), a.calls(), expect, met, comparisons})
-	if err != nil {
+	share := ""
+	if r.BytesPerToken >= fromMemory {
+		r.OfRead = r.BytesPerSec / readRate(4*fromMemory, 100*time.Millisecond)
+		share = fmt.Sprintf(" = %.0f %% of this machine's read rate", 100*r.OfRead)
+	}
+	s.t.note("prompt %d tokens at %.1f tokens/s, generated %d at %.1f tokens/s (%s), %s of weights a token, %s/s%s", stats.PromptTokens, r.PromptRate,
+		stats.GeneratedTokens, r.GenerateRate, a.result.Finish, size(r.BytesPerToken), size(int64(r.BytesPerSec)), share)
+	if err := s.t.document(r); err != nil {
 		return err
 	}
-	if !met {
-		s.t.note("the answer lacks %q", expect)
-		return errFindings
+	if r.Met {
+		return nil
 	}
-	return nil
+	s.t.note("the answer is %.200q, expected %q in it", r.Content, s.expect)
+	switch {
+	case a.output != nil && a.output.OpenReasoning:
+		s.t.hint("it was still reasoning; give it more --max-tokens")
+	case against == "":
+		s.t.hint("compare it with a checkpoint that gives the right answer: --against")
+	}
+	return errFindings
+}
+
+// said is what an expectation is held against: the answer without its reasoning; of one that calls tools, all its text.
+func (a *answer) said() string {
+	if a.output == nil || len(a.output.Calls) > 0 && a.output.Content == "" {
+		return a.result.Text
+	}
+	return a.output.Content
 }
 
 func (a *answer) reasoning() string {
@@ -298,9 +278,18 @@ func (a *answer) reasoning() string {
 	return a.output.Reasoning
 }
 
-func (a *answer) calls() []engine.ToolCall {
-	if a.output == nil {
-		return nil
+// toolCall is an engine.ToolCall as a document has it.
+type toolCall struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+	Malformed bool   `json:"malformed,omitempty"`
+}
+
+func (a *answer) calls() (calls []toolCall) {
+	if a.output != nil {
+		for _, call := range a.output.Calls {
+			calls = append(calls, toolCall(call))
+		}
 	}
-	return a.output.Calls
+	return calls
 }

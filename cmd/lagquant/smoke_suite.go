@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 
 	"github.com/urfave/cli/v2"
 
@@ -12,9 +11,9 @@ import (
 )
 
 // suite answers every prompt of a file and counts those that did not come to an end.
-func (s *smoke) suite(c *cli.Context) error {
+func (s *smoke) suite(c *cli.Context, m *model, opts engine.Options) error {
 	file := c.String("suite")
-	b, err := os.ReadFile(file)
+	b, err := readInput(c, "suite")
 	if err != nil {
 		return err
 	}
@@ -26,6 +25,10 @@ func (s *smoke) suite(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.model, err = engine.Load(m.Checkpoint, opts); err != nil {
+		return err
+	}
+	defer s.model.Close()
 	s.t.printf("%-20s %7s %-8s %-10s %s\n", "prompt", "tokens", "end", "repeated", "remark")
 	report, err := engine.RunSuite(c.Context, s.model, s.tokenizer, template, prompts, engine.SuiteOptions{
 		Sampling: s.sampling, Think: s.think, MaxTokens: s.maxTokens, Stop: s.config.Stops, Done: s.printAnswer,
@@ -34,7 +37,7 @@ func (s *smoke) suite(c *cli.Context) error {
 		return &interrupted{"the prompts above were answered"}
 	}
 	if err != nil {
-		return err
+		return inSuite(file, err)
 	}
 	s.t.printf("\n%d of %d finished, %d ran out of tokens (%d of them inside their reasoning), %d ended in a loop\n",
 		report.Finished, report.Prompts, report.OutOfBudget, report.InReasoning, report.Repeating)
@@ -42,6 +45,14 @@ func (s *smoke) suite(c *cli.Context) error {
 		Schema string `json:"schema"`
 		*engine.SuiteReport
 	}{"lagquant-suite/1", report})
+}
+
+// inSuite names the suite's file where one of its prompts is at fault.
+func inSuite(file string, err error) error {
+	if e, ok := errors.AsType[*fault.Error](err); ok && e.Kind == fault.Usage && e.File == "" {
+		return &fault.Error{Kind: e.Kind, File: file, Problem: err.Error(), Hint: e.Hint, Err: err}
+	}
+	return err
 }
 
 func (s *smoke) printAnswer(a engine.SuiteAnswer) {
