@@ -28,17 +28,17 @@ type jobRates struct {
 // benchMemory is the bound that the job is given.
 const benchMemory = 256 << 20
 
-func (r *benchReport) benchRequantize(ctx context.Context, t *terminal, dir, backendName string, rounds int) error {
-	source := filepath.Join(dir, "source")
-	if err := synthetic.Write(source, synthetic.Bench); err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
+func (r *benchReport) benchRequantize(ctx context.Context, t *terminal, dir, backendName string) error {
 	backend, what, err := openBackend(t, backendName, benchMemory)
 	if err != nil {
 		return err
 	}
 	defer backend.Close()
+	defer os.RemoveAll(dir)
+	source := filepath.Join(dir, "source")
+	if err := synthetic.Write(source, r.sizes.job); err != nil {
+		return err
+	}
 	ckpt, err := safetensors.OpenCheckpoint(source)
 	if err != nil {
 		return err
@@ -53,7 +53,10 @@ func (r *benchReport) benchRequantize(ctx context.Context, t *terminal, dir, bac
 		return err
 	}
 	var jobs, copies, ratios []float64
-	for range rounds + 1 {
+	for range r.sizes.rounds + 1 {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		copied, err := timed(filepath.Join(dir, "copy"), func(out string) error { return copyFolder(source, out) })
 		if err != nil {
 			return err
