@@ -2,13 +2,18 @@ package main
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lagquant/lagquant/cuda"
+	"github.com/lagquant/lagquant/safetensors"
 	"github.com/lagquant/lagquant/testdata"
 	"github.com/lagquant/lagquant/testdata/goldens"
 )
@@ -50,13 +56,18 @@ func TestScripts(t *testing.T) {
 			return testdata.UnpackTinyLaguna(filepath.Join(e.WorkDir, "tiny"))
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond != "gpu" {
-				return false, fmt.Errorf("unknown condition %s", cond)
+			switch cond {
+			case "root":
+				return os.Getuid() == 0, nil
+			case "gpu":
+				devices, err := cuda.Devices()
+				return err == nil && len(devices) > 0, nil
 			}
-			devices, err := cuda.Devices()
-			return err == nil && len(devices) > 0, nil
+			return false, fmt.Errorf("unknown condition %s", cond)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"edit": edit, "cut": cut, "hub": hub, "exits": exits},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"edit": edit, "cut": cut, "hub": hub, "exits": exits, "scale": scale, "swap": swap, "interrupt": interrupt, "document": document,
+		},
 	})
 }
 
@@ -115,6 +126,102 @@ func cut(ts *testscript.TestScript, _ bool, args []string) {
 	info, err := os.Stat(path)
 	ts.Check(err)
 	ts.Check(os.Truncate(path, info.Size()-100))
+}
+
+// scale DIR TENSOR FACTOR multiplies a float32 scalar of a checkpoint; with the factor "inverse" its inverse takes its place.
+func scale(ts *testscript.TestScript, _ bool, args []string) {
+	rewrite(ts, args[0], func(read func(string) []byte) map[string][]byte {
+		v := math.Float32frombits(binary.LittleEndian.Uint32(read(args[1])))
+		if args[2] == "inverse" {
+			v = 1 / v
+		} else {
+			factor, err := strconv.ParseFloat(args[2], 32)
+			ts.Check(err)
+			v *= float32(factor)
+		}
+		return map[string][]byte{args[1]: binary.LittleEndian.AppendUint32(nil, math.Float32bits(v))}
+	})
+}
+
+// swap DIR MODULE MODULE lets two NVFP4 modules of a checkpoint change places.
+func swap(ts *testscript.TestScript, _ bool, args []string) {
+	rewrite(ts, args[0], func(read func(string) []byte) map[string][]byte {
+		b := map[string][]byte{}
+		for _, kind := range []string{".weight_packed", ".weight_scale", ".weight_global_scale", ".input_global_scale"} {
+			b[args[1]+kind], b[args[2]+kind] = read(args[2]+kind), read(args[1]+kind)
+		}
+		return b
+	})
+}
+
+// rewrite puts other bytes in the place of some tensors.
+func rewrite(ts *testscript.TestScript, dir string, change func(read func(string) []byte) map[string][]byte) {
+	ckpt, err := safetensors.OpenCheckpoint(ts.MkAbs(dir))
+	ts.Check(err)
+	for name, b := range change(func(name string) []byte {
+		b, err := ckpt.ReadTensor(name)
+		ts.Check(err)
+		return b
+	}) {
+		shard, tensor, _ := ckpt.Lookup(name)
+		f, err := os.OpenFile(shard.Path, os.O_WRONLY, 0)
+		ts.Check(err)
+		_, err = f.WriteAt(b, shard.Header.DataStart+int64(tensor.Begin))
+		ts.Check(errors.Join(err, f.Close()))
+	}
+}
+
+// interrupt STDERR COMMAND... stops a command when it has begun to print: it must end with exit code 130 and say what STDERR matches.
+func interrupt(ts *testscript.TestScript, _ bool, args []string) {
+	c := command(args[2:]...)
+	c.Dir = ts.MkAbs(".")
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	stdout, err := c.StdoutPipe()
+	ts.Check(err)
+	ts.Check(c.Start())
+	_, err = stdout.Read(make([]byte, 1))
+	ts.Check(err)
+	ts.Check(c.Process.Signal(os.Interrupt))
+	_, err = io.Copy(io.Discard, stdout)
+	ts.Check(err)
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != exitInterrupted || !regexp.MustCompile(args[0]).MatchString(stderr.String()) {
+		ts.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+}
+
+// document FIELD... looks at what the last command printed: it must be one JSON document with these fields, each as a.0.b or a.0.b=VALUE.
+func document(ts *testscript.TestScript, _ bool, args []string) {
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	var doc any
+	ts.Check(d.Decode(&doc))
+	if _, err := d.Token(); err != io.EOF {
+		ts.Fatalf("something stands after the document")
+	}
+	for _, field := range args {
+		path, want, exact := strings.Cut(field, "=")
+		at, ok := doc, true
+		for step := range strings.SplitSeq(path, ".") {
+			switch v := at.(type) {
+			case map[string]any:
+				at, ok = v[step]
+			case []any:
+				i, err := strconv.Atoi(step)
+				if ok = err == nil && i < len(v); ok {
+					at = v[i]
+				}
+			default:
+				ok = false
+			}
+			if !ok {
+				ts.Fatalf("the document has no %s: nothing at %s", path, step)
+			}
+		}
+		if exact && fmt.Sprint(at) != want {
+			ts.Fatalf("%s is %v, expected %s", path, at, want)
+		}
+	}
 }
 
 func command(args ...string) *exec.Cmd {
