@@ -103,6 +103,9 @@ func (e *Engine) Close() error {
 	return nil
 }
 
+// Mapped is false: the copy engines want pinned memory.
+func (e *Engine) Mapped() bool { return false }
+
 // Buffer returns n bytes of page-locked memory, of arbitrary contents. Ordinary memory works everywhere, too, at a sixth to a third of
 // the rate; it is what Buffer returns when a device is lost or no more memory can be locked.
 func (e *Engine) Buffer(n int) ([]byte, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,8 +16,8 @@ import (
 	"github.com/lagquant/lagquant/safetensors"
 )
 
-// hashChunk is how much is read at a time for hashing: small enough to stay in the second-level cache between the copy and the hash.
-const hashChunk = 256 << 10
+// hashChunk is how much is mapped or read at a time for hashing.
+const hashChunk = 4 << 20
 
 // hashFile returns the SHA-256 of a whole file.
 func hashFile(ctx context.Context, path string, add func(int64)) (string, error) {
@@ -30,7 +31,7 @@ func hashFile(ctx context.Context, path string, add func(int64)) (string, error)
 		return "", err
 	}
 	h := sha256.New()
-	if err := hashRange(ctx, h, f, 0, info.Size(), make([]byte, hashChunk), add); err != nil {
+	if err := hashRange(ctx, h, f, 0, info.Size(), add); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
@@ -44,10 +45,10 @@ func hashTensors(ctx context.Context, path string, h *safetensors.Header) (map[s
 	}
 	defer f.Close()
 	digests := make(map[string]string, len(h.Tensors))
-	buf, sum := make([]byte, hashChunk), digest.NewTensor()
+	sum := digest.NewTensor()
 	for _, t := range h.Tensors {
 		sum.Reset()
-		if err := hashRange(ctx, sum, f, h.DataStart+int64(t.Begin), int64(t.Len()), buf, nil); err != nil {
+		if err := hashRange(ctx, sum, f, h.DataStart+int64(t.Begin), int64(t.Len()), nil); err != nil {
 			return nil, err
 		}
 		digests[t.Name] = sum.String()
@@ -63,24 +64,53 @@ func hashShard(ctx context.Context, path string, h *safetensors.Header, add func
 	return file, tensors, g.Wait()
 }
 
-func hashRange(ctx context.Context, h io.Writer, r io.ReaderAt, at, n int64, buf []byte, add func(int64)) error {
+// hashRange hashes n bytes of a file, over mappings where they can be had: that saves a copy, an eighth of the time that SHA-256 takes.
+func hashRange(ctx context.Context, h io.Writer, f *os.File, at, n int64, add func(int64)) error {
 	for n > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		part := buf[:min(n, int64(len(buf)))]
-		if err := readAt(r, part, at); err != nil {
+		part := min(n, hashChunk)
+		err := hashMapped(h, f, at, part)
+		if errors.Is(err, errors.ErrUnsupported) {
+			err = hashRead(h, f, at, part)
+		}
+		if err != nil {
 			return err
 		}
-		if _, err := h.Write(part); err != nil {
-			return err
-		}
-		at, n = at+int64(len(part)), n-int64(len(part))
+		at, n = at+part, n-part
 		if add != nil {
-			add(int64(len(part)))
+			add(part)
 		}
 	}
 	return nil
+}
+
+func hashMapped(h io.Writer, f *os.File, at, n int64) error {
+	data, unmap, err := safetensors.Map(f, at, n)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	err = safetensors.Guard(func() error {
+		_, err := h.Write(data)
+		return err
+	})
+	if errors.Is(err, safetensors.ErrMemoryFault) {
+		if why := readAt(f, make([]byte, n), at); why != nil {
+			return why
+		}
+	}
+	return err
+}
+
+func hashRead(h io.Writer, f *os.File, at, n int64) error {
+	buf := make([]byte, n)
+	if err := readAt(f, buf, at); err != nil {
+		return err
+	}
+	_, err := h.Write(buf)
+	return err
 }
 
 // readAt fills b. A file that ends early was cut since its header was read.

@@ -5,15 +5,21 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lagquant/lagquant/internal/digest"
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
 	"github.com/lagquant/lagquant/testdata/goldens"
@@ -195,6 +201,78 @@ func TestSameBytesHoweverItRuns(t *testing.T) {
 }
 
 // gate and up of three experts lie in different shards; they share the global scale all the same.
+// reader is a backend that counts the sets whose weights it got in an arena, and can have a source cut when it gets the first.
+type reader struct {
+	quant.Backend
+	mapped bool
+	arena  []byte
+	read   atomic.Int32
+	cut    func()
+	once   sync.Once
+}
+
+func (r *reader) Mapped() bool { return r.mapped }
+
+func (r *reader) Buffer(n int) ([]byte, error) {
+	b, err := r.Backend.Buffer(n)
+	r.arena = b
+	return b, err
+}
+
+func (r *reader) QuantizeSet(p quant.Profile, set []quant.Member) (float32, error) {
+	if &set[0].BF16[0] == &r.arena[0] {
+		r.read.Add(1)
+	}
+	if r.cut != nil {
+		r.once.Do(r.cut)
+	}
+	return r.Backend.QuantizeSet(p, set)
+}
+
+func TestWeightsMappedAndRead(t *testing.T) {
+	dir := goldens.TinyLaguna(t)
+	runTiny(t, dir, filepath.Join(dir, "expected"), RunOptions{})
+	mapped, read := &reader{Backend: quant.CPU(), mapped: true}, &reader{Backend: quant.CPU()}
+	for out, b := range map[string]*reader{"mapped": mapped, "read": read} {
+		runTiny(t, dir, filepath.Join(dir, out), RunOptions{Backend: b, Jobs: 1})
+		require.Equal(t, fileDigests(t, filepath.Join(dir, "expected")), fileDigests(t, filepath.Join(dir, out)))
+	}
+	plan, _, _ := planTiny(t, dir)
+	sets := 0
+	for _, u := range plan.Units {
+		sets += len(fusedSets(u.Modules))
+	}
+	require.EqualValues(t, sets, read.read.Load())
+	if _, _, err := safetensors.Map(os.Stdin, 0, 0); runtime.GOOS == "windows" {
+		t.Logf("no mappings here: %v", err)
+	} else {
+		require.Zero(t, mapped.read.Load())
+	}
+}
+
+// A source that is cut while its mapping is being read is a memory fault, and must end as any other source that is cut.
+func TestSourceCutUnderItsMapping(t *testing.T) {
+	dir := goldens.TinyLaguna(t)
+	plan, src, donor := planTiny(t, dir)
+	name := plan.Units[slices.IndexFunc(plan.Units, func(u Unit) bool { return !u.Copied() })].Shard
+	for _, mapped := range []bool{true, false} {
+		path := filepath.Join(dir, "nvfp4-0801", name)
+		whole, err := os.ReadFile(path)
+		require.NoError(t, err)
+		b := &reader{Backend: quant.CPU(), mapped: mapped, cut: func() { require.NoError(t, os.Truncate(path, 5000)) }}
+		out := filepath.Join(dir, fmt.Sprint("out", mapped))
+		_, err = Run(context.Background(), plan, src.Checkpoint, donor.Checkpoint, RunOptions{Out: out, Backend: b, Jobs: 1})
+		f, ok := errors.AsType[*fault.Error](err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, fault.IO, f.Kind)
+		require.Equal(t, path, f.File)
+		require.Contains(t, f.Problem, "ended at byte 5000 while reading")
+		require.NoFileExists(t, filepath.Join(out, name))
+		require.NoFileExists(t, filepath.Join(out, configName))
+		require.NoError(t, os.WriteFile(path, whole, 0o644))
+	}
+}
+
 func TestPairsAcrossShards(t *testing.T) {
 	dir := goldens.TinyLaguna(t)
 	plan, src, _ := planTiny(t, dir)

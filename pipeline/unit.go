@@ -2,11 +2,9 @@ package pipeline
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -70,22 +68,6 @@ func (j *job) begin(u *Unit) (*writing, []task, error) {
 	return w, tasks, nil
 }
 
-// fusedSets groups the modules of a unit that share a global scale.
-func fusedSets(modules []Module) [][]Module {
-	var sets [][]Module
-	at := map[string]int{} // by first member's name
-	for _, m := range modules {
-		key := slices.Min(append([]string{m.Name}, m.With...))
-		i, ok := at[key]
-		if !ok {
-			i = len(sets)
-			at[key], sets = i, append(sets, nil)
-		}
-		sets[i] = append(sets[i], m)
-	}
-	return sets
-}
-
 // unchanged cuts the tensors that are only copied into runs of about copyChunk bytes, so that a task is worth its worker.
 func (w *writing) unchanged() (runs [][]safetensors.Tensor) {
 	var run []safetensors.Tensor
@@ -138,96 +120,6 @@ func (w *writing) copy(ctx context.Context, run []safetensors.Tensor) error {
 		w.note(t.Name, sum.String())
 	}
 	return nil
-}
-
-// quantize turns the unit's members of one fused set into NVFP4. Members in other shards are read too, for the shared global scale.
-func (w *writing) quantize(ctx context.Context, mine []Module) error {
-	j := w.job
-	arena, err := j.arenas.get(ctx)
-	if err != nil {
-		return err
-	}
-	defer j.arenas.put(arena)
-
-	names := append([]string{mine[0].Name}, mine[0].With...)
-	set := make([]quant.Member, len(names))
-	for i, name := range names {
-		set[i], arena = carve(arena, name, int(j.weights[name].tensor.Len()))
-		if err := j.load(set[i]); err != nil {
-			return err
-		}
-		w.read(j.weights[name].shard)
-	}
-	global, err := j.Backend.QuantizeSet(j.profile, set)
-	if err != nil {
-		return j.explain(err)
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	for _, m := range mine {
-		if err := w.store(set[slices.Index(names, m.Name)], global); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// load reads a module's weights.
-func (j *job) load(m quant.Member) error {
-	at := j.weights[m.Name]
-	src, err := j.open(at.shard)
-	if err != nil {
-		return err
-	}
-	return fault.In(at.shard.Name, readAt(src, m.BF16, at.shard.Header.DataStart+int64(at.tensor.Begin)))
-}
-
-// store writes the tensors of one module and measures its error.
-func (w *writing) store(m quant.Member, global float32) error {
-	j := w.job
-	names := j.plan.Names
-	write := func(name string, b []byte) error {
-		t, ok := w.layout.Lookup(name)
-		if !ok || t.Len() != uint64(len(b)) {
-			return fmt.Errorf("%s: %d bytes do not fit the layout", name, len(b))
-		}
-		if _, err := w.file.WriteAt(b, w.layout.DataStart+int64(t.Begin)); err != nil {
-			return writeFault(w.unit.Shard, err)
-		}
-		w.note(name, digest.OfTensor(b))
-		return nil
-	}
-	var scalar [4]byte
-	binary.LittleEndian.PutUint32(scalar[:], math.Float32bits(global))
-	err := errors.Join(write(m.Name+names.Packed, m.Packed), write(m.Name+names.Scale, m.Scales), write(m.Name+names.Global, scalar[:]))
-	if input, ok := j.inputs[m.Name]; ok && err == nil {
-		binary.LittleEndian.PutUint32(scalar[:], input)
-		err = write(m.Name+names.InputGlobal, scalar[:])
-	}
-	if err != nil {
-		return err
-	}
-	if j.measured(m.Name) {
-		e := quant.MeasureErrors(j.profile, global, m.BF16, m.Packed, m.Scales)
-		w.mu.Lock()
-		w.errors[m.Name] = e
-		w.mu.Unlock()
-	}
-	j.Progress.Add(int64(len(m.BF16)))
-	return nil
-}
-
-// measureAll is the number of modules up to which the error of each is measured; of more, it is that of one in measureOne, chosen by name.
-// Measuring takes several times as long as quantizing, and a few hundred modules tell the error of a model to four digits.
-const (
-	measureAll = 192
-	measureOne = 8
-)
-
-// measured says whether the error of a module is measured: the same modules in every run.
-func (j *job) measured(module string) bool {
-	return j.plan.Modules <= measureAll || digest.Sum64(module)%measureOne == 0
 }
 
 // note keeps the digest of a tensor that has been written.
@@ -301,33 +193,6 @@ func (j *job) record(r *unitResult) error {
 		}
 	}
 	return errors.Join(syncDir(filepath.Dir(filepath.Join(j.Out, r.Shard))), j.journal.record(r))
-}
-
-// explain says where in the source the weights are that a backend refused.
-func (j *job) explain(err error) error {
-	bad, ok1 := errors.AsType[*quant.NonFiniteError](err)
-	f, ok2 := errors.AsType[*fault.Error](err)
-	if !ok1 || !ok2 {
-		return err
-	}
-	at := j.weights[f.Tensor]
-	cols := int(at.tensor.Shape[1])
-	return &fault.Error{
-		Kind: fault.Refused, File: at.shard.Name, Tensor: at.tensor.Name, Err: err,
-		Problem: fmt.Sprintf("element [%d, %d] is %s", bad.Index/cols, bad.Index%cols, nonFinite(bad.Bits)),
-		Hint:    "the source tensor is damaged; compare it with another download (lagquant verify)",
-	}
-}
-
-// nonFinite names a BF16 pattern that is not a number to quantize.
-func nonFinite(bits uint16) string {
-	switch bits {
-	case 0x7f80:
-		return "+Inf"
-	case 0xff80:
-		return "-Inf"
-	}
-	return "NaN"
 }
 
 // writeFault names the output file that could not be written.

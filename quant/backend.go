@@ -19,6 +19,8 @@ type Backend interface {
 	// Buffer returns n bytes of the memory that the backend likes to read from and write to; Free gives them back.
 	Buffer(n int) ([]byte, error)
 	Free([]byte)
+	// Mapped says whether weights may as well lie in a mapping of their file.
+	Mapped() bool
 	// QuantizeSet fills Packed and Scales of every member with one global scale, from the absolute maximum over all of them, and returns
 	// it as it is stored. Weights that are not finite are refused with a *fault.Error naming the member, which wraps a *NonFiniteError.
 	QuantizeSet(p Profile, set []Member) (global float32, err error)
@@ -55,6 +57,7 @@ func CPU() Backend { return cpuBackend{} }
 func (cpuBackend) Name() string                 { return "cpu" }
 func (cpuBackend) Buffer(n int) ([]byte, error) { return make([]byte, n), nil }
 func (cpuBackend) Free([]byte)                  {}
+func (cpuBackend) Mapped() bool                 { return true }
 func (cpuBackend) Close() error                 { return nil }
 
 func (cpuBackend) QuantizeSet(p Profile, set []Member) (float32, error) {

@@ -3,7 +3,6 @@ package safetensors
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 
 	"github.com/lagquant/lagquant/internal/fault"
@@ -26,22 +25,16 @@ func SecondReading(s *Shard) (err error) {
 		return ioFault(s.Name, err)
 	}
 	defer f.Close()
-	mapped, unmap, err := mapFile(f, s.Size)
+	mapped, unmap, err := Map(f, 0, s.Size)
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrNoSecondReader, s.Name, err)
 	}
 	defer func() { err = errors.Join(err, unmap()) }()
-	return fault.In(s.Name, compareReadings(s.Header, mapped))
+	return fault.In(s.Name, Guard(func() error { return compareReadings(s.Header, mapped) }))
 }
 
-// compareReadings runs the second reader. A file cut short under its mapping is a memory fault, which becomes an error here.
-func compareReadings(h *Header, file []byte) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = &fault.Error{Kind: fault.IO, Problem: fmt.Sprintf("reading the file a second time broke off: %v", r)}
-		}
-	}()
+// compareReadings runs the second reader.
+func compareReadings(h *Header, file []byte) error {
 	n, metadata, err := nlpodyssey.ReadMetadata(file)
 	if err != nil {
 		return refuse(ErrSecondReader, "", "nlpodyssey/safetensors refuses what this reader accepts: %v", err)
