@@ -56,10 +56,21 @@ type benchReport struct {
 	Path       string        `json:"kernel_path"`
 	Quick      bool          `json:"quick,omitempty"` // small sizes: see --quick
 	Kernels    []kernelRates `json:"kernels,omitempty"`
-	GPU        []cuda.Figure `json:"gpu,omitempty"`
+	GPU        []gpuRate     `json:"gpu,omitempty"`
 	Requantize *jobRates     `json:"requantize,omitempty"`
 	Decode     *decodeRates  `json:"decode,omitempty"`
 	sizes      benchSizes
+}
+
+// gpuRate are bytes a second of one of the GPU's kernels or ways.
+type gpuRate struct {
+	Name    string  `json:"name"`
+	Rate    float64 `json:"bytes_per_second"`
+	Least   float64 `json:"least"`
+	Most    float64 `json:"most"`
+	Counted string  `json:"counted"`
+	Of      string  `json:"of,omitempty"` // what the ratio is formed with
+	Ratio   float64 `json:"ratio,omitempty"`
 }
 
 // decodeRates are decoding beside the machine's own read rate on all cores.
@@ -81,7 +92,8 @@ type kernelRates struct {
 
 // benchSizes say how much is measured, and for how long.
 type benchSizes struct {
-	memory        int           // of the kernels: far beyond all caches
+	memory        int           // of the kernels on one core: far beyond all caches
+	share         int           // of each core's at least, when all run
 	each          time.Duration // all kernels together, on one core or all
 	gpu           int64         // of the GPU's kernels
 	job           synthetic.Shape
@@ -90,18 +102,21 @@ type benchSizes struct {
 	prompt, steps int    // tokens of it
 }
 
+// allMemory is the memory of the kernels when so many cores run.
+func (s *benchSizes) allMemory(cores int) int { return max(s.memory, s.share*cores) }
+
 // cacheSize of the kernels lies in the second-level cache of a core.
 const cacheSize = 192 << 10
 
 func benchSizesOf(quick bool) (benchSizes, error) {
 	if !quick {
 		return benchSizes{
-			memory: 384 << 20, each: 4 * time.Second, gpu: 2 << 30, job: synthetic.Bench, rounds: 5, model: engine.BenchConfig(1_350_000_000), prompt: 512, steps: 48,
+			memory: 384 << 20, share: 24 << 20, each: 4 * time.Second, gpu: 2 << 30, job: synthetic.Bench, rounds: 5, model: engine.BenchConfig(1_350_000_000), prompt: 512, steps: 48,
 		}, nil
 	}
 	config, err := smallConfig()
 	return benchSizes{
-		memory: 16 << 20, each: 20 * time.Millisecond, gpu: 64 << 20, rounds: 1, model: config, prompt: 64, steps: 8,
+		memory: 16 << 20, share: 8 << 20, each: 20 * time.Millisecond, gpu: 64 << 20, rounds: 1, model: config, prompt: 64, steps: 8,
 		job: synthetic.Shape{Layers: 2, Experts: 8, Hidden: 256, Intermediate: 256, Heads: 2, Vocab: 512, ShardBytes: 4 << 20},
 	}, err
 }
@@ -172,7 +187,7 @@ func runBench(c *cli.Context, t *terminal) error {
 	}
 	t.printf("%s, %d cores, %s; kernels: %s\n", r.CPU, r.Cores, r.Platform, r.Path)
 	if r.Quick {
-		t.printf("quick: small sizes, rough figures\n")
+		t.printf("quick: small sizes that caches may hold, rough figures\n")
 	}
 	for _, part := range o.parts {
 		switch {
@@ -197,7 +212,7 @@ func runBench(c *cli.Context, t *terminal) error {
 
 func (r *benchReport) benchKernels(ctx context.Context, t *terminal) error {
 	var rates [3][]quant.Rate
-	for i, of := range []struct{ size, workers int }{{cacheSize, 1}, {r.sizes.memory, 1}, {r.sizes.memory, r.Cores}} {
+	for i, of := range []struct{ size, workers int }{{cacheSize, 1}, {r.sizes.memory, 1}, {r.sizes.allMemory(r.Cores), r.Cores}} {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -219,9 +234,9 @@ func (r *benchReport) benchGPU(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	r.GPU = figures
 	t.printf("\n%-34s %9s  %s\n", "GPU", "GB/s", "counted")
 	for _, f := range figures {
+		r.GPU = append(r.GPU, gpuRate{f.Name, f.GBps * 1e9, f.Least * 1e9, f.Most * 1e9, f.Bytes, f.Of, f.Ratio})
 		of := ""
 		if f.Of != "" {
 			of = fmt.Sprintf(", %.3f of %s", f.Ratio, f.Of)
@@ -239,7 +254,7 @@ func (r *benchReport) benchDecode(c *cli.Context, t *terminal, dir string) error
 	if err := engine.WriteRandom(dir, r.sizes.model); err != nil {
 		return err
 	}
-	read := readRate(r.sizes.memory, r.sizes.each/8)
+	read := readRate(r.sizes.allMemory(r.Cores), r.sizes.each/8)
 	result, err := engine.Bench(c.Context, dir, r.sizes.prompt, r.sizes.steps, engine.Options{})
 	if err != nil {
 		return err

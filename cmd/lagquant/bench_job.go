@@ -74,7 +74,7 @@ func (r *benchReport) benchRequantize(ctx context.Context, t *terminal, dir, bac
 		Backend: what, BytesIn: plan.BytesIn, BytesOut: plan.BytesOut, Seconds: median(jobs[1:]), CopySeconds: median(copies[1:]),
 		OfCopy: median(ratios[1:]), PeakMemory: peakMemory(),
 	}
-	t.printf("\nrequantize %s -> %s (%s): %.2f s, a copy of the source %.2f s: %.2f times a copy\n",
+	t.printf("\nrequantize %s -> %s (%s): %.3f s, a copy of the source %.3f s: %.2f times a copy\n",
 		size(plan.BytesIn), size(plan.BytesOut), backend.Name(), r.Requantize.Seconds, r.Requantize.CopySeconds, r.Requantize.OfCopy)
 	return nil
 }
