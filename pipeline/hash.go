@@ -114,18 +114,18 @@ func hashRead(h io.Writer, f *os.File, at, n int64) error {
 }
 
 // readAt fills b. A file that ends early was cut since its header was read.
-func readAt(r io.ReaderAt, b []byte, at int64) error {
-	n, err := r.ReadAt(b, at)
+func readAt(f *os.File, b []byte, at int64) error {
+	n, err := f.ReadAt(b, at)
 	if n == len(b) {
 		return nil
 	}
 	if err == io.EOF {
-		name := ""
-		if f, ok := r.(*os.File); ok {
-			name = f.Name()
+		info, err := f.Stat()
+		if err != nil {
+			return err
 		}
 		return &fault.Error{
-			Kind: fault.IO, File: name, Problem: fmt.Sprintf("ended at byte %d while reading up to byte %d", at+int64(n), at+int64(len(b))),
+			Kind: fault.IO, File: f.Name(), Problem: fmt.Sprintf("ended at byte %d while reading up to byte %d", info.Size(), at+int64(len(b))),
 			Hint: "the file changed while it was read; run the command again when it is whole", Err: io.ErrUnexpectedEOF,
 		}
 	}

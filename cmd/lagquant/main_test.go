@@ -173,8 +173,10 @@ func rewrite(ts *testscript.TestScript, dir string, change func(read func(string
 
 // interrupt STDERR COMMAND... stops a command when it has begun to print: it must end with exit code 130 and say what STDERR matches.
 func interrupt(ts *testscript.TestScript, _ bool, args []string) {
+	self, err := os.Executable() // os.Args[0] may be relative to another folder
+	ts.Check(err)
 	c := command(args[2:]...)
-	c.Dir = ts.MkAbs(".")
+	c.Path, c.Dir = self, ts.MkAbs(".")
 	var stderr strings.Builder
 	c.Stderr = &stderr
 	stdout, err := c.StdoutPipe()

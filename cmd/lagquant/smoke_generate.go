@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -236,13 +237,14 @@ type smokeReport struct {
 func (s *smoke) finish(a *answer, against string, comparisons []named) error {
 	stats := a.result.Stats
 	r := smokeReport{
-		Schema: "lagquant-smoke/1", Model: title(s.ref), Against: against, Prompt: a.prompt, Result: a.result, Content: a.said(), Reasoning: a.reasoning(), Calls: a.calls(),
+		Schema: "lagquant-smoke/1", Model: title(s.ref), Against: against, Prompt: a.prompt, Result: a.result,
+		Content: a.said(), Reasoning: a.reasoning(), Calls: a.calls(),
 		PromptRate: stats.PromptRate(), GenerateRate: stats.GenerateRate(), BytesPerToken: stats.BytesPerToken(), BytesPerSec: stats.BytesPerSecond(),
 		Expect: s.expect, Met: strings.Contains(a.said(), s.expect), Comparisons: comparisons,
 	}
 	share := ""
 	if r.BytesPerToken >= fromMemory {
-		r.OfRead = r.BytesPerSec / readRate(4*fromMemory, 100*time.Millisecond)
+		r.OfRead = r.BytesPerSec / readRate(max(4*fromMemory, 16<<20*runtime.GOMAXPROCS(0)), 100*time.Millisecond)
 		share = fmt.Sprintf(" = %.0f %% of this machine's read rate", 100*r.OfRead)
 	}
 	s.t.note("prompt %d tokens at %.1f tokens/s, generated %d at %.1f tokens/s (%s), %s of weights a token, %s/s%s", stats.PromptTokens, r.PromptRate,
