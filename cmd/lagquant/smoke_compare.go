@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -115,6 +116,6 @@ func (s *smoke) printComparison(n named, model, reference string) {
 		most = max(most, l.RelativeRMS)
 	}
 	for _, l := range c.Layers {
-		p("  %5d   %9.4g  %s\n", l.Layer, l.RelativeRMS, bar(l.RelativeRMS, most))
+		p("%s\n", strings.TrimRight(fmt.Sprintf("  %5d   %9.4g  %s", l.Layer, l.RelativeRMS, bar(l.RelativeRMS, most)), " "))
 	}
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -63,5 +65,6 @@ func (s *smoke) printAnswer(a engine.SuiteAnswer) {
 	case a.OpenReasoning:
 		remark = "still reasoning"
 	}
-	s.t.printf("%-20.20s %7d %-8s %8.1f %% %s\n", a.Name, a.Tokens, a.Finish, 100*a.Repetition.Share, remark)
+	line := fmt.Sprintf("%-20.20s %7d %-8s %8.1f %% %s", a.Name, a.Tokens, a.Finish, 100*a.Repetition.Share, remark)
+	s.t.printf("%s\n", strings.TrimRight(line, " "))
 }
