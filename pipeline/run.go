@@ -299,6 +299,7 @@ func (j *job) open(s *safetensors.Shard) (*os.File, error) {
 	}
 	f, err := os.Open(s.Path)
 	if err == nil {
+		passing(f)
 		j.sources[s.Name] = f
 	}
 	return f, err
