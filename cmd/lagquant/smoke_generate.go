@@ -32,7 +32,7 @@ what differs is told by its layer. With --suite, many prompts are answered and t
 				`lagquant smoke-generate ./nvfp4-0804 --against ./bf16 --text corpus.txt`,
 				`lagquant smoke-generate ./nvfp4-0804 --suite prompts.txt --think --temperature 0.7 --max-tokens 2000`,
 			},
-			"0 done; 1 the answer lacks --expect; 2 wrong use; 3 checkpoint refused; 4 reading failed; 130 interrupted"),
+			"0 done; 1 the answer lacks --expect, or the model computes infinities; 2 wrong use; 3 checkpoint refused; 4 reading or writing failed; 130 interrupted"),
 		CustomHelpTemplate: commandHelp,
 		Flags: []cli.Flag{
 			modelFlag(),
