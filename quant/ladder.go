@@ -30,9 +30,13 @@ var (
 // Ladders exist where all magnitudes that matter are normal numbers: global scales within 2^±90, which is weights of 2^-78 to 2^101.
 const ladderMin, ladderMax = 0x1p-90, 0x1p90
 
+// A ladder gives all small negative numbers code 8, also those whose quotient is zero in float32, where the reference has code 0. There are
+// none up to this step: the least BF16 magnitude, 2^-133, over 2^16 is the least float32. It is exceeded by weights of 393,216 and more.
+const ladderStep = 0x1p16
+
 // build fills the ladder for a profile and global scale and reports whether there is one.
 func (l *ladder) build(p Profile, global float32) bool {
-	if !(global >= ladderMin && global <= ladderMax) || p.ZeroScale == 0 {
+	if !(global >= ladderMin && global <= ladderMax) || p.Step(0x7e, global) > ladderStep || p.ZeroScale == 0 {
 		return false
 	}
 	var origins [8]int

@@ -1,6 +1,7 @@
 package quant
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -47,6 +48,13 @@ func awkward() map[string][]byte {
 	inputs["one binade"] = random(5, func(z uint64) uint16 { return uint16(z>>63<<15 | 0x3f80 | z&0x7f) })
 	inputs["signed zeros"] = random(6, func(z uint64) uint16 { return uint16(z>>63<<15 | z%2*0x3f80) })
 	inputs["few bits"] = random(7, func(z uint64) uint16 { return uint16(z>>63<<15 | (0x3c00+z%0x300)&^0x1f) }) // many exact ties
+	// quotients that are zero in float32 though the weights are not, beside some that only nearly are
+	inputs["least beside huge"] = random(8, func(z uint64) uint16 {
+		if z>>8%16 == 0 {
+			return uint16(0x4800 + z%0x3000)
+		}
+		return uint16(z>>63<<15 | z%8)
+	})
 	return inputs
 }
 
@@ -105,18 +113,38 @@ func TestQuantizerEveryMagnitude(t *testing.T) {
 	})
 }
 
-// TestLadderExists: every global within the range has a ladder, so that no ordinary tensor takes the slow way.
+// TestLadderExists: every global of weights up to 393,216 has a ladder, so that no ordinary tensor takes the slow way.
 func TestLadderExists(t *testing.T) {
 	for _, p := range Profiles {
+		least, most, middle := float32(ladderMin), float32(ladderStep/scaleMax), uint32(0x39000000)
+		if !p.ModelOpt() {
+			least, most, middle = scaleMax/ladderStep, ladderMax, 0x46000000
+		}
+		var l ladder
 		for m := range uint32(1 << 14) {
-			var l ladder
-			require.True(t, l.build(p, math.Float32frombits(0x46000000|m<<9|m&1)), "%s %x", p.Name, m)
+			require.True(t, l.build(p, math.Float32frombits(middle|m<<9|m&1)), "%s %x", p.Name, m)
 		}
-		for _, global := range []float32{ladderMin, ladderMax} {
-			var l ladder
-			require.True(t, l.build(p, global))
-		}
+		require.True(t, l.build(p, least))
+		require.True(t, l.build(p, most))
+		require.False(t, l.build(p, math.Nextafter32(least, 0)))
+		require.False(t, l.build(p, math.Nextafter32(most, math.MaxFloat32)))
 	}
+}
+
+// A negative weight whose quotient is zero in float32 has code 0, not the 8 of other small negative ones.
+func TestQuotientOfZero(t *testing.T) {
+	p := Profiles[0]
+	bf16 := make([]byte, 2*groupSize)
+	for i := range groupSize {
+		binary.LittleEndian.PutUint16(bf16[2*i:], 0x8003)
+	}
+	binary.LittleEndian.PutUint16(bf16[2:], 0x6154)
+	eachPath(t, func(t *testing.T) {
+		blocks := bytes.Repeat(bf16, 2*blockGroups)
+		m := member("m", blocks)
+		NewQuantizer(p, p.Global(AbsMax(blocks))).Quantize(m.Packed, m.Scales, blocks)
+		require.Equal(t, bytes.Repeat([]byte{0x70, 0, 0, 0, 0, 0, 0, 0}, 2*blockGroups), m.Packed)
+	})
 }
 
 // TestAbsMaxEqualsReference includes lengths around the kernels' blocks and the maximum at every place.
