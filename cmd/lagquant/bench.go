@@ -41,9 +41,7 @@ runs on it; decoding is the CPU's alone.`,
 			&cli.BoolFlag{Name: "quick", Usage: "seconds instead of minutes, on small sizes that caches may hold: does it run, and which is far off"},
 			jsonFlag(),
 		},
-		Action: func(c *cli.Context) error {
-			return watchOutput(c, t, func(t *terminal) error { return runBench(c, t) })
-		},
+		Action: func(c *cli.Context) error { return runBench(c, t) },
 	}
 }
 

@@ -17,17 +17,25 @@ func main() { os.Exit(process()) }
 func process() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, stop)   // a second signal ends the process at once
+	signal.Ignore(syscall.SIGPIPE) // a closed pipe is an error like any other: see output
 	return run(ctx, os.Args[1:], newTerminal(os.Stdout, os.Stderr))
 }
 
 // run does what the words of a command line ask for and returns the exit code.
 func run(ctx context.Context, words []string, t *terminal) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out := &output{w: t.stdout, cancel: cancel}
+	t.stdout = out
 	app := newApp(t)
 	words, err := arrange(app, words)
 	t.json = wantsJSON(words)
 	if err == nil {
 		err = app.RunContext(ctx, append([]string{app.Name}, words...))
+	}
+	if out.err != nil {
+		err = out.fault()
 	}
 	return t.end(err)
 }

@@ -308,9 +308,9 @@ func TestInterrupt(t *testing.T) {
 	dir := goldens.TinyLaguna(t)
 	for range 200 {
 		out := filepath.Join(t.TempDir(), "out")
-		c := command("requantize", filepath.Join(dir, "nvfp4-0801"), "--input-scales", filepath.Join(dir, "nvfp4-0722"), "--out", out)
-		var stderr strings.Builder
-		c.Stderr = &stderr
+		c := command("requantize", filepath.Join(dir, "nvfp4-0801"), "--input-scales", filepath.Join(dir, "nvfp4-0722"), "--out", out, "--json")
+		var stdout, stderr strings.Builder
+		c.Stdout, c.Stderr = &stdout, &stderr
 		require.NoError(t, c.Start())
 		for i := 0; i < 1000; i++ { // the first shard is there: the job is in the middle
 			if shards, _ := filepath.Glob(filepath.Join(out, "*.safetensors")); len(shards) > 0 {
@@ -327,6 +327,7 @@ func TestInterrupt(t *testing.T) {
 		}
 		require.Equal(t, 130, c.ProcessState.ExitCode(), stderr.String())
 		require.Contains(t, stderr.String(), "lagquant: interrupted\nlagquant: hint: finished shards are kept")
+		require.Contains(t, stdout.String(), `"exit": 130`)
 		output, err := command("verify", out).CombinedOutput()
 		require.Error(t, err)
 		require.Contains(t, string(output), "is the unfinished output of lagquant requantize")

@@ -59,9 +59,7 @@ what differs is told by its layer. With --suite, many prompts are answered and t
 			&cli.StringFlag{Name: "jobs", Usage: "workers (default: one a core)"},
 			jsonFlag(),
 		},
-		Action: func(c *cli.Context) error {
-			return watchOutput(c, t, func(t *terminal) error { return runSmoke(c, t) })
-		},
+		Action: func(c *cli.Context) error { return runSmoke(c, t) },
 	}
 }
 

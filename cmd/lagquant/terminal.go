@@ -74,13 +74,6 @@ func (t *terminal) end(err error) int {
 	if errors.Is(err, errFindings) {
 		return int(fault.Findings)
 	}
-	if stop, ok := errors.AsType[*interrupted](err); ok || errors.Is(err, context.Canceled) {
-		t.note("interrupted")
-		if ok {
-			t.hint(stop.hint)
-		}
-		return exitInterrupted
-	}
 	problem := struct {
 		Schema  string `json:"schema"`
 		Exit    int    `json:"exit"`
@@ -89,7 +82,14 @@ func (t *terminal) end(err error) int {
 		Problem string `json:"problem"`
 		Hint    string `json:"hint,omitempty"`
 	}{Schema: "lagquant-error/1", Exit: int(fault.KindOf(err)), Problem: err.Error()}
-	if f, ok := errors.AsType[*fault.Error](err); ok {
+	stop, stopped := errors.AsType[*interrupted](err)
+	f, known := errors.AsType[*fault.Error](err)
+	switch {
+	case stopped:
+		problem.Exit, problem.Problem, problem.Hint = exitInterrupted, stop.Error(), stop.hint
+	case errors.Is(err, context.Canceled):
+		problem.Exit, problem.Problem = exitInterrupted, "interrupted"
+	case known:
 		problem.File, problem.Tensor, problem.Hint = f.File, f.Tensor, f.Hint
 	}
 	t.note("%s", problem.Problem)
