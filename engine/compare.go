@@ -179,8 +179,11 @@ func (p *comparer) name(layer int) {
 func (p *comparer) sameLayer(i int) (bool, error) {
 	a, b := p.a.model, p.b.model
 	x, y := &a.layers[i], &b.layers[i]
-	if a.options.Beside != b || x.LayerConfig != y.LayerConfig || a.options.KV != b.options.KV || x.kScale != y.kScale || x.vScale != y.vScale ||
+	if a.options.Beside != b || x.LayerConfig != y.LayerConfig || a.options.KV != b.options.KV ||
 		x.gateInput != y.gateInput || x.downInput != y.downInput || !a.Config.sameArithmetic(b.Config) {
+		return false, nil
+	}
+	if a.options.KV == KVFP8 && (x.kScale != y.kScale || x.vScale != y.vScale) {
 		return false, nil
 	}
 	for _, v := range [][2][]float32{{x.inputNorm, y.inputNorm}, {x.postNorm, y.postNorm}, {x.qNorm, y.qNorm}, {x.kNorm, y.kNorm}, {x.bias, y.bias}} {

@@ -79,6 +79,9 @@ func (s *Sampler) Next(logits []float32, history []int32) int32 {
 		return best
 	}
 	s.scale()
+	if top := float64(s.scores[best]); math.IsInf(top, 0) || math.IsNaN(top) {
+		return best // so cold that float32 cannot tell
+	}
 	s.keep(best)
 	return s.draw()
 }

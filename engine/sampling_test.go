@@ -139,6 +139,21 @@ func TestGreedy(t *testing.T) {
 	}
 }
 
+// The coldest temperatures overflow float32, or underflow it themselves; that is greedy then, not noise.
+func TestColdIsGreedy(t *testing.T) {
+	for _, logits := range [][]float32{{1, 9, 3}, {-9, -1, -3}, {-1, 0, -1}} {
+		for _, temperature := range []float64{1e-30, 1e-39, 1e-44, 1e-60, 5e-324} {
+			o := GreedyOptions()
+			o.Temperature = temperature
+			s, err := NewSampler(o)
+			require.NoError(t, err)
+			for range 5 {
+				require.EqualValues(t, 1, s.Next(logits, nil), "%v at %g", logits, temperature)
+			}
+		}
+	}
+}
+
 func TestSamplingOptionsAreChecked(t *testing.T) {
 	nan := math.NaN()
 	for problem, change := range map[string]func(*SamplingOptions){

@@ -309,7 +309,7 @@ func sameBytes(a, b extent, inA, inB []byte) (bool, error) {
 			return in[from:][:n], nil
 		}
 		if *buf == nil {
-			*buf = make([]byte, piece)
+			*buf = make([]byte, min(piece, e.size)) // most are small, and zeroing takes longer than comparing
 		}
 		return (*buf)[:n], e.read((*buf)[:n], from)
 	}
