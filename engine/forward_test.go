@@ -71,27 +71,32 @@ func argmax(x []float32) int32 {
 	return int32(best)
 }
 
+// variant is a checkpoint and how it is run.
+type variant struct {
+	name, dir   string
+	activations Activations
+}
+
+// variants are all that the goldens have.
+func variants(t testing.TB, tiny string) []variant {
+	made := requantized(t, tiny).write(t)
+	return []variant{
+		{"bf16", filepath.Join(tiny, "bf16"), ActivationsAuto},
+		{"0722-w4a16", filepath.Join(tiny, "nvfp4-0722"), W4A16},
+		{"0722-w4a4", filepath.Join(tiny, "nvfp4-0722"), W4A4},
+		{"0801-w4a16", filepath.Join(tiny, "nvfp4-0801"), W4A16},
+		{"0801-w4a4", filepath.Join(tiny, "nvfp4-0801"), ActivationsAuto},
+		{"0804-w4a16", made, W4A16},
+		{"0804-w4a4", made, ActivationsAuto},
+	}
+}
+
 func TestGeneration(t *testing.T) {
 	g := readGeneration(t)
 	tiny := goldens.TinyLaguna(t)
-	dirs := map[string]string{
-		"0804": requantized(t, tiny).write(t),
-		"bf16": filepath.Join(tiny, "bf16"), "0722": filepath.Join(tiny, "nvfp4-0722"), "0801": filepath.Join(tiny, "nvfp4-0801"),
-	}
-	for _, v := range []struct {
-		name, dir   string
-		activations Activations
-	}{
-		{"bf16", "bf16", ActivationsAuto},
-		{"0722-w4a16", "0722", W4A16},
-		{"0722-w4a4", "0722", W4A4},
-		{"0801-w4a16", "0801", W4A16},
-		{"0801-w4a4", "0801", ActivationsAuto},
-		{"0804-w4a16", "0804", W4A16},
-		{"0804-w4a4", "0804", ActivationsAuto},
-	} {
+	for _, v := range variants(t, tiny) {
 		t.Run(v.name, func(t *testing.T) {
-			m := load(t, dirs[v.dir], Options{Activations: v.activations, Context: 1024})
+			m := load(t, v.dir, Options{Activations: v.activations, Context: 1024})
 			want := g.Variants[v.name]
 			logits := floats(goldens.Read(t, "tiny/logits-"+v.name+".f32"))
 			for i, prompt := range g.Prompts {
