@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 
@@ -96,8 +95,8 @@ type rawConfig struct {
 // answers wrongly.
 func ParseConfig(data []byte) (*Config, error) {
 	var raw rawConfig
-	if err := json.Unmarshal(data, &raw); err != nil {
-		return nil, refuseConfig("the file of the original model is the right one", "%v", err)
+	if err := decodeJSON(data, &raw, "file"); err != nil {
+		return nil, fault.In(configFile, err)
 	}
 	if err := raw.unsupported(); err != nil {
 		return nil, err

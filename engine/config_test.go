@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -77,6 +79,9 @@ func TestConfigsThatAreRefused(t *testing.T) {
 	const rest = `"vocab_size":10,"hidden_size":32,"intermediate_size":32,"num_key_value_heads":1,"head_dim":32,"num_attention_heads":1,"max_position_embeddings":8`
 	for _, v := range []struct{ config, problem string }{
 		{`[]`, "cannot unmarshal"},
+		{"{\n\"rope_theta\": NaN}", "config.json: file: line 2: invalid character 'N'"},
+		{"{\n\"rope_theta\":\n-Infinity}", "config.json: file: line 3: invalid character 'I'"},
+		{`{"model_type":`, "config.json: file: line 1: unexpected end"},
 		{`{"model_type":"laguna",` + rest + `}`, "num_hidden_layers is 0"},
 		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":2,"layer_types":["full_attention"]}`, "layer_types has 1 entries for 2 layers"},
 		{`{"model_type":"laguna",` + rest + `,"num_hidden_layers":1,"layer_types":["linear_attention"]}`, `"linear_attention"`},
@@ -94,5 +99,7 @@ func TestConfigsThatAreRefused(t *testing.T) {
 		_, err := ParseConfig([]byte(v.config))
 		require.ErrorContains(t, err, v.problem)
 		require.Equal(t, fault.Refused, fault.KindOf(err))
+		f, _ := errors.AsType[*fault.Error](err)
+		require.Equal(t, strings.Contains(v.problem, "'N'") || strings.Contains(v.problem, "'I'"), strings.HasPrefix(f.Hint, "NaN and Infinity"), v.config)
 	}
 }

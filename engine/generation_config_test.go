@@ -53,7 +53,7 @@ func TestGenerationConfigForms(t *testing.T) {
 	}
 	for text, problem := range map[string]string{
 		`{"eos_token_id": "x"}`: `generation_config.json: eos_token_id: found "x", expected an id or a list of ids`,
-		`{`:                     "generation_config.json: file: unexpected end of JSON input",
+		`{`:                     "generation_config.json: file: line 1: unexpected end of JSON input",
 	} {
 		_, err := load(text, "")
 		require.EqualError(t, err, problem)

@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/lagquant/lagquant/internal/fault"
@@ -80,10 +81,19 @@ func parseTokenizer(data []byte) (*Tokenizer, error) {
 }
 
 func decodeJSON(data []byte, into any, what string) error {
-	if err := json.Unmarshal(data, into); err != nil {
-		return &fault.Error{Kind: fault.Refused, Problem: fmt.Sprintf("%s: %v", what, err), Err: err}
+	err := json.Unmarshal(data, into)
+	if err == nil {
+		return nil
 	}
-	return nil
+	f := &fault.Error{Kind: fault.Refused, Problem: fmt.Sprintf("%s: %v", what, err), Err: err}
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok && e.Offset > 0 {
+		before, rest := data[:e.Offset-1], data[e.Offset-1:]
+		f.Problem = fmt.Sprintf("%s: line %d: %v", what, 1+bytes.Count(before, []byte("\n")), err)
+		if bytes.HasPrefix(rest, []byte("NaN")) || bytes.HasPrefix(rest, []byte("Infinity")) {
+			f.Hint = "NaN and Infinity are Python's, not JSON: put a number or null there"
+		}
+	}
+	return f
 }
 
 func refuseTokenizer(format string, args ...any) error {
