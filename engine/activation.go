@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/lagquant/lagquant/quant"
+import (
+	"math"
+
+	"github.com/lagquant/lagquant/quant"
+)
 
 // InputScales says which input scale an expert's projection is computed with under W4A4.
 type InputScales string
@@ -20,11 +24,11 @@ var inputProfile, _ = quant.ProfileByName("ct-fp32-div6")
 func quantizeInput(dst, x []float32, global float32) {
 	for g := 0; g+16 <= len(x); g += 16 {
 		in, out := x[g:g+16], dst[g:g+16]
-		var amax float32
+		var amax uint32
 		for _, v := range in {
-			amax = max(amax, v, -v)
+			amax = max(amax, math.Float32bits(v)&^(1<<31)) // whole numbers: magnitudes in the same order, and max is quick
 		}
-		step := inputProfile.Step(inputProfile.GroupScale(amax, global), global)
+		step := inputProfile.Step(inputProfile.GroupScale(math.Float32frombits(amax), global), global)
 		for i, v := range in {
 			out[i] = quant.E2M1ToFloat32(quant.Code(v, step)) * step
 		}

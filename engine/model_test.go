@@ -439,6 +439,14 @@ func TestShardCutWhileRunning(t *testing.T) {
 func TestVectorArithmetic(t *testing.T) {
 	require.Equal(t, float32(1000), softplus(1000))
 	require.InDelta(t, math.Ln2, softplus(0), 1e-7)
+	for x := float32(-110); x < 88.7; x += 0.0037 {
+		want := math.Exp(float64(x))
+		require.InDelta(t, want, exp(x), want*2e-7+1e-45)
+	}
+	require.Equal(t, float32(1), exp(0))
+	require.Zero(t, exp(float32(math.Inf(-1))))
+	require.True(t, math.IsNaN(float64(exp(float32(math.NaN())))))
+	require.True(t, math.IsInf(float64(exp(100)), 1))
 	require.InDelta(t, 0.73105858*1, silu(1), 1e-6)
 	require.Equal(t, float32(55), dot([]float32{1, 2, 3, 4, 5}, []float32{1, 2, 3, 4, 5}))
 	require.Equal(t, float32(285), dot([]float32{1, 2, 3, 4, 5, 6, 7, 8, 9}, []float32{1, 2, 3, 4, 5, 6, 7, 8, 9}))
