@@ -38,6 +38,7 @@ runs on it; decoding is the CPU's alone.`,
 			&cli.StringFlag{Name: "backend", Value: "cpu", Usage: "cpu or cuda"},
 			&cli.StringFlag{Name: "dir", Usage: "where generated checkpoints go, 4 GB for a while (default: the system's folder for temporary files)"},
 			&cli.StringFlag{Name: "rounds", Usage: "of whole jobs, whose median counts (default: 5, with --quick 1)"},
+			&cli.BoolFlag{Name: "keep", Usage: "leave the checkpoint of the requantize part there, to measure other programs on it"},
 			&cli.BoolFlag{Name: "quick", Usage: "seconds instead of minutes, on small sizes that caches may hold: does it run, and which is far off"},
 			jsonFlag(),
 		},
@@ -115,7 +116,7 @@ func benchSizesOf(quick bool) (benchSizes, error) {
 	config, err := smallConfig()
 	return benchSizes{
 		memory: 16 << 20, share: 8 << 20, each: 20 * time.Millisecond, gpu: 64 << 20, rounds: 1, model: config, prompt: 64, steps: 8,
-		job: synthetic.Shape{Layers: 2, Experts: 8, Hidden: 256, Intermediate: 256, Heads: 2, Vocab: 512, ShardBytes: 4 << 20},
+		job: synthetic.Shape{Layers: 2, Experts: 8, Hidden: 256, Intermediate: 256, Heads: 8, Vocab: 512, ShardBytes: 4 << 20},
 	}, err
 }
 
@@ -163,13 +164,16 @@ func newBench(c *cli.Context) (o benchOptions, err error) {
 			return o, usage("--only decode does not go with --backend cuda: the engine decodes on the CPU", "leave --backend out")
 		}
 	}
+	if c.Bool("keep") && !slices.Contains(o.parts, "requantize") {
+		return o, usage("--keep goes with the requantize part", "name it in --only")
+	}
 	if o.sizes, err = benchSizesOf(c.Bool("quick")); err == nil && c.IsSet("rounds") {
 		o.sizes.rounds, err = parseCount("rounds", c.String("rounds"))
 	}
 	return o, err
 }
 
-func runBench(c *cli.Context, t *terminal) error {
+func runBench(c *cli.Context, t *terminal) (err error) {
 	o, err := newBench(c)
 	if err != nil {
 		return err
@@ -178,11 +182,18 @@ func runBench(c *cli.Context, t *terminal) error {
 	if err != nil {
 		return &fault.Error{Kind: fault.IO, File: c.String("dir"), Problem: cause(err).Error(), Err: err, Hint: "--dir takes a folder that is there and can be written"}
 	}
-	defer os.RemoveAll(dir)
 	r := &benchReport{
 		Schema: "lagquant-bench/1", Platform: runtime.GOOS + "/" + runtime.GOARCH, CPU: cpuName(), Cores: runtime.GOMAXPROCS(0), Path: quant.Path(),
 		Quick: c.Bool("quick"), sizes: o.sizes,
 	}
+	source := filepath.Join(dir, "source")
+	defer func() {
+		if err == nil && c.Bool("keep") {
+			t.printf("\nkept: %s\n", source)
+		} else {
+			os.RemoveAll(dir)
+		}
+	}()
 	t.printf("%s, %d cores, %s; kernels: %s\n", r.CPU, r.Cores, r.Platform, r.Path)
 	if r.Quick {
 		t.printf("quick: small sizes that caches may hold, rough figures\n")
@@ -194,7 +205,7 @@ func runBench(c *cli.Context, t *terminal) error {
 		case part == "kernels":
 			err = r.benchKernels(c.Context, t)
 		case part == "requantize":
-			err = r.benchRequantize(c.Context, t, filepath.Join(dir, "requantize"), o.backend)
+			err = r.benchRequantize(c.Context, t, source, o.backend)
 		case part == "decode":
 			err = r.benchDecode(c, t, filepath.Join(dir, "decode"))
 		}

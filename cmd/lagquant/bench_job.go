@@ -28,14 +28,13 @@ type jobRates struct {
 // benchMemory is the bound that the job is given.
 const benchMemory = 256 << 20
 
-func (r *benchReport) benchRequantize(ctx context.Context, t *terminal, dir, backendName string) error {
+func (r *benchReport) benchRequantize(ctx context.Context, t *terminal, source, backendName string) error {
 	backend, what, err := openBackend(t, backendName, benchMemory)
 	if err != nil {
 		return err
 	}
 	defer backend.Close()
-	defer os.RemoveAll(dir)
-	source := filepath.Join(dir, "source")
+	dir := filepath.Dir(source)
 	if err := synthetic.Write(source, r.sizes.job); err != nil {
 		return err
 	}
