@@ -111,6 +111,7 @@ func (s *Session) attention(T int) error {
 		return err
 	}
 	pool.run(s, T, (*Session).positionRow)
+	s.rows = T
 	pool.run(s, T*s.model.Config.KVHeads, (*Session).attend)
 	s.add(l.o, s.o, s.y, nil, T) // [T, hidden]
 	if err := s.multiply(); err != nil {
@@ -144,22 +145,29 @@ func (s *Session) positionRow(_, t int) {
 	s.kv.put(s.position+t, k, s.v[t*len(k):(t+1)*len(k)])
 }
 
-// attend computes the heads of one token that share one key/value head, gated: rows of s.o [T, heads*dim].
+// attend computes the heads of one token that share one key/value head, gated: rows of s.o [T, heads*dim]. All tokens of one such head come
+// one after the other, while its keys and values are in a core's cache.
 func (s *Session) attend(worker, piece int) {
 	c, l := s.model.Config, s.layer
-	t, kvHead, dim := piece/c.KVHeads, piece%c.KVHeads, c.HeadDim
+	kvHead, t, dim := piece/s.rows, piece%s.rows, c.HeadDim
 	position, first := s.position+t, 0
 	if l.Window > 0 {
 		first = max(position-l.Window+1, 0) // a query sees Window keys, its own among them
 	}
 	p := s.scores[worker][:position-first+1]
-	group := l.Heads / c.KVHeads
+	group, scale := l.Heads/c.KVHeads, float32(1/math.Sqrt(float64(dim)))
 	for h := kvHead * group; h < (kvHead+1)*group; h++ {
 		at := (t*l.Heads + h) * dim
-		out := s.o[at : at+dim]
-		s.kv.dots(p, s.q[at:at+dim], kvHead, first, float32(1/math.Sqrt(float64(dim))))
-		softmax(p)
+		q, out := s.q[at:at+dim], s.o[at:at+dim]
+		for i := range q {
+			q[i] *= scale
+		}
+		s.kv.dots(p, q, kvHead, first)
+		sum := exponentials(p)
 		s.kv.sum(out, p, kvHead, first)
+		for i := range out {
+			out[i] /= sum
+		}
 		switch {
 		case l.g == nil:
 		case l.g.rows == l.Heads: // one gate for the head

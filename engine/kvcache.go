@@ -64,49 +64,42 @@ func (c *kvCache) put(position int, k, v []float32) {
 // toFP8 saturates, as the engines that write FP8 keys and values do.
 func toFP8(f float32) byte { return quant.Float32ToE4M3(min(max(f, -448), 448)) }
 
-// row returns where a head's row for the i-th position from first on begins.
-func (c *kvCache) row(head, first, i int) int { return (head*c.slots + (first+i)%c.slots) * c.dim }
+// run returns where a head's rows from position first on lie, and how many of n stand together before the ring's end.
+func (c *kvCache) run(head, first, n int) (from, to int) {
+	at := c.at(head, first)
+	return at, at + min(n, c.slots-first%c.slots)*c.dim
+}
 
-// dots writes q . key * scale for len(dst) positions from first on.
-func (c *kvCache) dots(dst, q []float32, head, first int, scale float32) {
-	i, dim := 0, c.dim
-	if c.k8 == nil && dim%2 == 0 {
-		for ; i+4 <= len(dst); i += 4 {
-			a, b, d, e := c.k[c.row(head, first, i):], c.k[c.row(head, first, i+1):], c.k[c.row(head, first, i+2):], c.k[c.row(head, first, i+3):]
-			w, x, y, z := dot4(q, a, b, d, e)
-			dst[i], dst[i+1], dst[i+2], dst[i+3] = w*scale, x*scale, y*scale, z*scale
-		}
-	}
-	for ; i < len(dst); i++ {
-		at := c.row(head, first, i)
+// dots writes q . key for len(dst) positions from first on.
+func (c *kvCache) dots(dst, q []float32, head, first int) {
+	for len(dst) > 0 {
+		from, to := c.run(head, first, len(dst))
+		n := (to - from) / c.dim
 		if c.k8 == nil {
-			dst[i] = dot(q, c.k[at:at+dim]) * scale
+			dotRows(dst[:n], q, c.k[from:to])
 		} else {
-			dst[i] = dotFP8(q, c.k8[at:at+dim]) * c.kScale * scale
+			for i := range n {
+				dst[i] = dotFP8(q, c.k8[from+i*c.dim:][:c.dim]) * c.kScale
+			}
 		}
+		dst, first = dst[n:], first+n
 	}
 }
 
 // sum writes the sum of weight * value over len(weights) positions from first on.
 func (c *kvCache) sum(dst, weights []float32, head, first int) {
 	clear(dst)
-	i := 0
-	if c.k8 == nil {
-		for ; i+4 <= len(weights); i += 4 {
-			a, b, d, e := c.v[c.row(head, first, i):], c.v[c.row(head, first, i+1):], c.v[c.row(head, first, i+2):], c.v[c.row(head, first, i+3):]
-			addScaled4(dst, a, b, d, e, weights[i:i+4])
-		}
-	}
-	for ; i < len(weights); i++ {
-		at := c.row(head, first, i)
+	for len(weights) > 0 {
+		from, to := c.run(head, first, len(weights))
+		n := (to - from) / c.dim
 		if c.k8 == nil {
-			addScaled(dst, c.v[at:at+c.dim], weights[i])
-			continue
+			addRows(dst, weights[:n], c.v[from:to])
+		} else {
+			for i, w := range weights[:n] {
+				addScaledFP8(dst, c.v8[from+i*c.dim:][:c.dim], w*c.vScale)
+			}
 		}
-		w := weights[i] * c.vScale
-		for j, b := range c.v8[at : at+c.dim] {
-			dst[j] += float32(w * e4m3[b])
-		}
+		weights, first = weights[n:], first+n
 	}
 }
 
@@ -139,4 +132,12 @@ func dotFP8(a []float32, b []byte) (sum float32) {
 		sum += float32(v * e4m3[b[i]])
 	}
 	return sum
+}
+
+// addScaledFP8 adds w*x to dst.
+func addScaledFP8(dst []float32, x []byte, w float32) {
+	x = x[:len(dst)]
+	for i, b := range x {
+		dst[i] += float32(w * e4m3[b])
+	}
 }

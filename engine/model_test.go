@@ -158,7 +158,7 @@ func TestFP8KeysAndValues(t *testing.T) {
 	cache.sum(value, []float32{1}, 0, 1)
 	require.InDeltaSlice(t, []float32{448 * 0.00119781494140625, -448 * 0.00119781494140625, 416 * 0.00119781494140625, 0}, value, 1e-7)
 	score := make([]float32, 1)
-	cache.dots(score, []float32{1, 0, 0, 0}, 0, 1, 1)
+	cache.dots(score, []float32{1, 0, 0, 0}, 0, 1)
 	require.Equal(t, float32(0.031982421875), score[0])
 }
 
@@ -485,10 +485,10 @@ func TestKeysAndValuesInARing(t *testing.T) {
 	q := []float32{1, -2, 3, -4, 5, -6}
 	for n := 1; n <= slots; n++ {
 		scores, weights, value, want := make([]float32, n), make([]float32, n), make([]float32, dim), make([]float32, dim)
-		cache.dots(scores, q, 1, 20-n, 0.5)
+		cache.dots(scores, q, 1, 20-n)
 		for i := range n {
 			weights[i] = float32(i + 1)
-			require.InDelta(t, 0.5*dot(q, row(20-n+i, 1)), scores[i], 1e-5)
+			require.InDelta(t, dot(q, row(20-n+i, 1)), scores[i], 1e-5)
 			addScaled(want, row(-(20-n+i), 1), weights[i])
 		}
 		cache.sum(value, weights, 1, 20-n)

@@ -94,6 +94,7 @@ type Session struct {
 	layer     *layer   // being computed
 	index     int      // of it
 	kv        *kvCache // of it
+	rows      int      // T
 	firstPair int      // of the wave
 	width     int      // of the wave's experts
 

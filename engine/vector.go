@@ -25,32 +25,37 @@ func dot(a, b []float32) float32 {
 	return sum
 }
 
-// dot4 is dot of one vector with four: q is loaded once for all, and their sums do not wait for one another.
-func dot4(q, a, b, c, d []float32) (x, y, z, w float32) {
-	n := len(q) &^ 1
-	q, a, b, c, d = q[:n], a[:n], b[:n], c[:n], d[:n]
-	var x1, y1, z1, w1 float32
-	for i := 0; i+1 < n; i += 2 {
-		u, v := q[i], q[i+1]
-		x += float32(u * a[i])
-		x1 += float32(v * a[i+1])
-		y += float32(u * b[i])
-		y1 += float32(v * b[i+1])
-		z += float32(u * c[i])
-		z1 += float32(v * c[i+1])
-		w += float32(u * d[i])
-		w1 += float32(v * d[i+1])
+// dotRows writes the product of q with each row, four at a time: q is loaded once for them, and their sums do not wait for one another.
+func dotRows(dst, q, rows []float32) {
+	n := len(q)
+	for ; len(dst) >= 4; dst, rows = dst[4:], rows[4*n:] {
+		a, b, c, d := rows[:n], rows[n:2*n], rows[2*n:3*n], rows[3*n:4*n]
+		var x, y, z, w float32
+		for i, v := range q {
+			x += float32(v * a[i])
+			y += float32(v * b[i])
+			z += float32(v * c[i])
+			w += float32(v * d[i])
+		}
+		dst[0], dst[1], dst[2], dst[3] = x, y, z, w
 	}
-	return x + x1, y + y1, z + z1, w + w1
+	for i := range dst {
+		dst[i] = dot(q, rows[i*n:(i+1)*n])
+	}
 }
 
-// addScaled4 adds p[0]*a + p[1]*b + p[2]*c + p[3]*d to dst.
-func addScaled4(dst, a, b, c, d, p []float32) {
+// addRows adds weight * row to dst, for each row.
+func addRows(dst, weights, rows []float32) {
 	n := len(dst)
-	a, b, c, d = a[:n], b[:n], c[:n], d[:n]
-	p0, p1, p2, p3 := p[0], p[1], p[2], p[3]
-	for i := range dst {
-		dst[i] += (float32(p0*a[i]) + float32(p1*b[i])) + (float32(p2*c[i]) + float32(p3*d[i]))
+	for ; len(weights) >= 4; weights, rows = weights[4:], rows[4*n:] {
+		a, b, c, d := rows[:n], rows[n:2*n], rows[2*n:3*n], rows[3*n:4*n]
+		x, y, z, w := weights[0], weights[1], weights[2], weights[3]
+		for i := range dst {
+			dst[i] += (float32(x*a[i]) + float32(y*b[i])) + (float32(z*c[i]) + float32(w*d[i]))
+		}
+	}
+	for i, w := range weights {
+		addScaled(dst, rows[i*n:(i+1)*n], w)
 	}
 }
 
