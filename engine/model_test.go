@@ -387,17 +387,19 @@ func TestWrongUse(t *testing.T) {
 }
 
 func TestGenerate(t *testing.T) {
-	dir := filepath.Join(goldens.TinyLaguna(t), "nvfp4-0801")
-	m := load(t, dir, Options{})
+	tiny := goldens.TinyLaguna(t)
+	dir := filepath.Join(tiny, "nvfp4-0801")
+	m := requantized(t, tiny).load(t, Options{})
 	tokenizer, err := LoadTokenizer(dir)
 	require.NoError(t, err)
 	config, err := LoadGenerationConfig(dir)
 	require.NoError(t, err)
 	prompt := readGeneration(t).Prompts[0].IDs
+	ctx, cancel := context.WithCancel(context.Background())
 	run := func(max int, emit func(string) error) (Result, error) {
 		sampler, err := NewSampler(GreedyOptions())
 		require.NoError(t, err)
-		return Generate(context.Background(), session(t, m, len(prompt)+8), tokenizer, sampler, prompt,
+		return Generate(ctx, session(t, m, len(prompt)+8), tokenizer, sampler, prompt,
 			GenerateOptions{MaxTokens: max, Stop: config.Stops, Emit: emit})
 	}
 	var pieces strings.Builder
@@ -419,6 +421,10 @@ func TestGenerate(t *testing.T) {
 	r, err = run(8, func(string) error { return io.ErrClosedPipe })
 	require.ErrorIs(t, err, io.ErrClosedPipe)
 	require.NotEmpty(t, r.IDs)
+
+	r, err = run(8, func(string) error { cancel(); return nil })
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, "P", r.Text, "what came before it was cancelled is not lost")
 
 	_, err = Generate(context.Background(), session(t, m, len(prompt)), tokenizer, nil, prompt, GenerateOptions{MaxTokens: 1})
 	require.ErrorIs(t, err, ErrContext)
