@@ -20,8 +20,12 @@ const (
 var inputProfile, _ = quant.ProfileByName("ct-fp32-div6")
 
 // quantizeInput writes the values that x has after quantization to FP4 with a scale for each 16 elements: what the next product sees under W4A4.
-// global is the projection's input_global_scale, 2688/amax.
+// global is the projection's input_global_scale, 2688/amax; 0: x stays as it is.
 func quantizeInput(dst, x []float32, global float32) {
+	if global == 0 {
+		copy(dst, x)
+		return
+	}
 	for g := 0; g+16 <= len(x); g += 16 {
 		in, out := x[g:g+16], dst[g:g+16]
 		var amax uint32

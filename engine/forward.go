@@ -88,7 +88,7 @@ func (s *Session) readLogits(row, n int) ([]float32, error) {
 		}
 	}
 	logits := s.logits[:n*c.Vocab]
-	s.add(m.head, s.a, logits, nil, n)
+	s.add(m.head, s.a, logits, n)
 	return logits, s.multiply()
 }
 
@@ -101,11 +101,11 @@ const logitRows = 16
 func (s *Session) attention(T int) error {
 	l, pool := s.layer, s.model.shared.pool
 	pool.run(s, T, (*Session).inputNormRow)
-	s.add(l.q, s.a, s.q, nil, T) // [T, heads*dim]
-	s.add(l.k, s.a, s.k, nil, T) // [T, kv*dim]
-	s.add(l.v, s.a, s.v, nil, T) // [T, kv*dim]
+	s.add(l.q, s.a, s.q, T) // [T, heads*dim]
+	s.add(l.k, s.a, s.k, T) // [T, kv*dim]
+	s.add(l.v, s.a, s.v, T) // [T, kv*dim]
 	if l.g != nil {
-		s.add(l.g, s.a, s.g, nil, T) // [T, heads] or [T, heads*dim]
+		s.add(l.g, s.a, s.g, T) // [T, heads] or [T, heads*dim]
 	}
 	if err := s.multiply(); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (s *Session) attention(T int) error {
 	pool.run(s, T, (*Session).positionRow)
 	s.rows = T
 	pool.run(s, T*s.model.Config.KVHeads, (*Session).attend)
-	s.add(l.o, s.o, s.y, nil, T) // [T, hidden]
+	s.add(l.o, s.o, s.y, T) // [T, hidden]
 	if err := s.multiply(); err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func (s *Session) residualRow(_, t int) {
 // ascending order, so that each is read once for all its tokens.
 func (s *Session) routed(T int) error {
 	c := s.model.Config
-	s.add(s.layer.router, s.a, s.router, nil, T) // [T, experts]
+	s.add(s.layer.router, s.a, s.router, T) // [T, experts]
 	if err := s.multiply(); err != nil {
 		return err
 	}
@@ -413,25 +413,16 @@ func (b *block) inputs() (gate, up, down float32) {
 func (s *Session) swiglu(width, rows int) error {
 	hidden := s.model.Config.Hidden
 	s.width = width
-	s.model.shared.pool.run(s, rows, (*Session).quantizeRow)
+	s.model.shared.pool.run(s, rows, (*Session).inputRow)
 	at := 0
 	for i := range s.blocks {
 		b := &s.blocks[i]
-		h, u := s.h[at*width:(at+b.rows)*width], s.u[at*width:(at+b.rows)*width]
-		gate, up, _ := b.inputs()
-		if gate == 0 {
-			s.add(b.gate, s.a, h, s.rowToken[at:at+b.rows], b.rows)
-		} else {
-			s.add(b.gate, s.gateIn[at*hidden:], h, nil, b.rows)
+		x := s.gateIn[at*hidden:]
+		s.add(b.gate, x, s.h[at*width:], b.rows) // [rows, width]
+		if gate, up, _ := b.inputs(); up != gate {
+			x = s.upIn[at*hidden:]
 		}
-		switch up {
-		case 0:
-			s.add(b.up, s.a, u, s.rowToken[at:at+b.rows], b.rows)
-		case gate:
-			s.add(b.up, s.gateIn[at*hidden:], u, nil, b.rows)
-		default:
-			s.add(b.up, s.upIn[at*hidden:], u, nil, b.rows)
-		}
+		s.add(b.up, x, s.u[at*width:], b.rows) // [rows, width]
 		at += b.rows
 	}
 	if err := s.multiply(); err != nil {
@@ -441,21 +432,19 @@ func (s *Session) swiglu(width, rows int) error {
 	at = 0
 	for i := range s.blocks {
 		b := &s.blocks[i]
-		s.add(b.down, s.h[at*width:], s.e[at*hidden:(at+b.rows)*hidden], nil, b.rows)
+		s.add(b.down, s.h[at*width:], s.e[at*hidden:], b.rows) // [rows, hidden]
 		at += b.rows
 	}
 	return s.multiply()
 }
 
-// quantizeRow quantizes the input of one row under W4A4, once where gate and up share their scale.
-func (s *Session) quantizeRow(_, row int) {
+// inputRow brings the input of one row of the wave to its place, quantized under W4A4: once where gate and up share their scale.
+func (s *Session) inputRow(_, row int) {
 	n := s.model.Config.Hidden
 	gate, up, _ := s.blocks[s.rowBlock[row]].inputs()
 	a := s.a[int(s.rowToken[row])*n:][:n]
-	if gate != 0 {
-		quantizeInput(s.gateIn[row*n:(row+1)*n], a, gate)
-	}
-	if up != 0 && up != gate {
+	quantizeInput(s.gateIn[row*n:(row+1)*n], a, gate)
+	if up != gate {
 		quantizeInput(s.upIn[row*n:(row+1)*n], a, up)
 	}
 }
@@ -466,7 +455,6 @@ func (s *Session) activateRow(_, row int) {
 	for i, v := range h {
 		h[i] = silu(v) * u[i]
 	}
-	if _, _, down := s.blocks[s.rowBlock[row]].inputs(); down != 0 {
-		quantizeInput(h, h, down)
-	}
+	_, _, down := s.blocks[s.rowBlock[row]].inputs()
+	quantizeInput(h, h, down)
 }

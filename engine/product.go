@@ -5,8 +5,7 @@ import "github.com/lagquant/lagquant/quant"
 // product is y = W x for n rows of x.
 type product struct {
 	w    *matrix
-	x, y []float32 // [*, cols], [n, rows]
-	rows []int32   // which row of x makes each row of y; nil: the same
+	x, y []float32 // [n, cols], [n, rows]
 	n    int
 
 	piece int // rows of W in a piece
@@ -46,8 +45,8 @@ func (s *Session) multiply() error {
 	return s.takeError()
 }
 
-func (s *Session) add(w *matrix, x, y []float32, rows []int32, n int) {
-	s.products = append(s.products, product{w: w, x: x, y: y, rows: rows, n: n})
+func (s *Session) add(w *matrix, x, y []float32, n int) {
+	s.products = append(s.products, product{w: w, x: x, y: y, n: n})
 }
 
 func (s *Session) multiplyPiece(worker, piece int) {
@@ -67,11 +66,7 @@ func (s *Session) multiplyPiece(worker, piece int) {
 		return
 	}
 	for t := range p.n {
-		at := t
-		if p.rows != nil {
-			at = int(p.rows[t])
-		}
-		x, y := p.x[at*w.cols:(at+1)*w.cols], p.y[t*w.rows+from:t*w.rows+to]
+		x, y := p.x[t*w.cols:(t+1)*w.cols], p.y[t*w.rows+from:t*w.rows+to]
 		if w.fp4 {
 			quant.MatVecNVFP4(y, x, code, group, w.step, to-from, w.cols)
 		} else {

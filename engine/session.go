@@ -81,8 +81,8 @@ type Session struct {
 	blocks    []block   // of the wave
 	rowToken  []int32   // [P]
 	rowBlock  []int32   // [P]
-	gateIn    []float32 // [P, hidden] quantized inputs under W4A4
-	upIn      []float32 // [P, hidden]
+	gateIn    []float32 // [P, hidden] the wave's inputs, under W4A4 quantized
+	upIn      []float32 // [P, hidden] those of up, where they are not gate's
 	h, u      []float32 // [P, width]
 	e         []float32 // [P, hidden] what the wave's experts return
 	wave      []*expert

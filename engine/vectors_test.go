@@ -46,7 +46,7 @@ func multiplied(t *testing.T, w *matrix, x []float32) []float32 {
 	s := &Session{model: &Model{shared: &shared{pool: p}}}
 	n := len(x) / w.cols
 	y := make([]float32, n*w.rows)
-	s.add(w, x, y, nil, n)
+	s.add(w, x, y, n)
 	require.NoError(t, s.multiply())
 	return y
 }
