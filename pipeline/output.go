@@ -217,7 +217,7 @@ func (j *job) bringFile(ctx context.Context, src *safetensors.Checkpoint, name s
 	return FileEntry{name, info.Size(), sum, "copied"}, nil
 }
 
-// seal writes the plan, the manifest, the index and the config, in this order, and takes the mark of an unfinished output away.
+// seal writes the plan, the manifest, the index and the config, in this order.
 func (j *job) seal(src *safetensors.Checkpoint, m *Manifest) error {
 	type file struct {
 		name   string
@@ -264,5 +264,15 @@ func (j *job) seal(src *safetensors.Checkpoint, m *Manifest) error {
 			return writeFault(f.name, err)
 		}
 	}
-	return errors.Join(syncDir(j.Out), os.RemoveAll(filepath.Join(j.Out, workDir)))
+	return syncDir(j.Out)
+}
+
+// unmark takes the mark of an unfinished output away. What is open cannot be removed on Windows, so the lock goes last.
+func (j *job) unmark(lockFile *os.File) error {
+	work := filepath.Join(j.Out, workDir)
+	err := j.journal.close()
+	for _, name := range []string{"partial", "plan", "journal"} {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(work, name)))
+	}
+	return errors.Join(err, lockFile.Close(), os.RemoveAll(work))
 }

@@ -99,6 +99,9 @@ func Run(ctx context.Context, plan *Plan, src, donor *safetensors.Checkpoint, op
 	if err := j.complete(ctx, src); err != nil {
 		return nil, err
 	}
+	if err := j.unmark(lockFile); err != nil {
+		return nil, err
+	}
 	r := &Result{
 		Out: j.Out, Modules: plan.Modules, BytesIn: plan.BytesIn, BytesOut: plan.BytesOut, Resumed: resumed,
 		Elapsed: time.Since(began),

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/term"
 
@@ -92,6 +93,7 @@ func (t *terminal) end(err error) int {
 	case known:
 		problem.File, problem.Tensor, problem.Hint = f.File, f.Tensor, f.Hint
 	}
+	problem.Problem = strings.ReplaceAll(problem.Problem, "\n", "; ") // joined errors
 	t.note("%s", problem.Problem)
 	t.hint(problem.Hint)
 	if err := t.document(problem); err != nil {
