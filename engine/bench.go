@@ -49,7 +49,7 @@ func BenchConfig(bytes int64) []byte {
 	return []byte(strings.Replace(benchConfig, "EXPERTS", string(count), 1))
 }
 
-// Bench runs a prompt and then single steps of random tokens on a checkpoint that WriteRandom made of BenchConfig.
+// Bench runs a prompt and then single steps of random tokens on a checkpoint made of BenchConfig.
 func Bench(ctx context.Context, dir string, prompt, steps int, opts Options) (*BenchResult, error) {
 	ckpt, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lagquant/lagquant/internal/synthetic"
 	"github.com/lagquant/lagquant/testdata/goldens"
 )
 
@@ -72,8 +73,8 @@ func TestRepetition(t *testing.T) {
 func TestBench(t *testing.T) {
 	config := tinyWeights(t, "nvfp4-0801").config
 	dir, again := t.TempDir(), t.TempDir()
-	require.NoError(t, WriteRandom(dir, config))
-	require.NoError(t, WriteRandom(again, config))
+	require.NoError(t, synthetic.WriteConfig(dir, config, 1<<20))
+	require.NoError(t, synthetic.WriteConfig(again, config, 1<<20))
 	require.Equal(t, readWeights(t, dir), readWeights(t, again))
 	r, err := Bench(context.Background(), dir, 32, 4, Options{Workers: 2})
 	require.NoError(t, err)

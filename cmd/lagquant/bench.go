@@ -256,11 +256,8 @@ func (r *benchReport) benchGPU(t *terminal) error {
 }
 
 func (r *benchReport) benchDecode(c *cli.Context, t *terminal, dir string) error {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
 	defer os.RemoveAll(dir)
-	if err := engine.WriteRandom(dir, r.sizes.model); err != nil {
+	if err := synthetic.WriteConfig(dir, r.sizes.model, 1<<30); err != nil {
 		return err
 	}
 	read := readRate(r.sizes.allMemory(r.Cores), r.sizes.each/8)

@@ -17,7 +17,7 @@ const module = "github.com/lagquant/lagquant/"
 // rank orders the packages as data walks: a package may import only those of a lower rank.
 var rank = map[string]int{
 	"cmd/lagquant": 4, "pipeline": 3, "verify": 3, "engine": 3, "spec": 2, "cuda": 2, "quant": 1, "safetensors": 1,
-	"internal/synthetic": 2, "internal/pyre": 0, "testdata": 0, "internal/fault": -1, "internal/digest": -1,
+	"internal/synthetic": 3, "internal/pyre": 0, "testdata": 0, "internal/fault": -1, "internal/digest": -1,
 }
 
 // owners says which packages may import what does not come with Go.

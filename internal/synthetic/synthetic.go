@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -14,7 +15,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/safetensors"
+	"github.com/lagquant/lagquant/spec"
 )
 
 // Shape says how large a checkpoint is. Layer 0 is dense, as in every Laguna.
@@ -32,31 +35,44 @@ type Shape struct {
 // they are 97 % of the real one.
 var Bench = Shape{Layers: 2, Experts: 68, Hidden: 3072, Intermediate: 1024, Heads: 8, Vocab: 512, ShardBytes: 350 << 20}
 
-// Write makes dir and puts the checkpoint there: all weights BF16 and drawn from N(0, 0.02), with a config whose ignore rule exempts the
-// experts of all layers from an NVFP4 scheme with quantized activations.
+// Write makes dir and puts the checkpoint there: all weights BF16, with a config whose ignore rule exempts the experts of all layers from an
+// NVFP4 scheme with quantized activations.
 func Write(dir string, s Shape) error {
+	config, err := s.config()
+	if err != nil {
+		return err
+	}
+	return WriteConfig(dir, config, s.ShardBytes)
+}
+
+// WriteConfig makes dir and puts a checkpoint there that has the tensors of a config, with values of the real ones' magnitudes. A shard is closed
+// when it has reached shardBytes. The same config gives the same bytes.
+func WriteConfig(dir string, config []byte, shardBytes int64) error {
+	expected, known, err := spec.ExpectedTensors(config)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return &fault.Error{Kind: fault.Refused, File: "config.json", Problem: "the tensors of this model are not known"}
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	shards := s.shards()
-	pool := normal(1 << 24)
+	shards := split(expected, shardBytes)
+	fill := newValues()
 	weightMap := map[string]string{}
 	var total int64
 	for i, tensors := range shards {
 		name := fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(shards))
-		if err := writeShard(filepath.Join(dir, name), tensors, pool); err != nil {
+		if err := writeShard(filepath.Join(dir, name), tensors, fill); err != nil {
 			return err
 		}
 		for _, t := range tensors {
 			weightMap[t.Name] = name
-			total += bytesOf(t)
+			total += int64(t.Len())
 		}
 	}
 	index, err := json.MarshalIndent(map[string]any{"metadata": map[string]any{"total_size": total}, "weight_map": weightMap}, "", "  ")
-	if err != nil {
-		return err
-	}
-	config, err := s.config()
 	if err != nil {
 		return err
 	}
@@ -66,65 +82,29 @@ func Write(dir string, s Shape) error {
 	return os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644)
 }
 
-// shards lists the tensors of each file, layer by layer.
-func (s Shape) shards() (shards [][]safetensors.Tensor) {
-	var shard []safetensors.Tensor
+// split deals the tensors into shards, in the model's order.
+func split(expected []spec.ExpectedTensor, shardBytes int64) (shards [][]safetensors.Tensor) {
 	var size int64
-	for _, t := range s.tensors() {
-		shard, size = append(shard, t), size+bytesOf(t)
-		if size >= s.ShardBytes {
-			shards, shard, size = append(shards, shard), nil, 0
-		}
-	}
-	if len(shard) > 0 {
-		shards = append(shards, shard)
-	}
-	return shards
-}
-
-func (s Shape) tensors() []safetensors.Tensor {
-	var list []safetensors.Tensor
-	add := func(name string, shape ...int) {
-		t := safetensors.Tensor{Name: name, DType: "BF16"}
-		if strings.HasSuffix(name, "e_score_correction_bias") {
-			t.DType = "F32"
-		}
-		for _, n := range shape {
-			t.Shape = append(t.Shape, uint64(n))
-		}
-		list = append(list, t)
-	}
-	mlp := func(prefix string, width int) {
-		add(prefix+"gate_proj.weight", width, s.Hidden)
-		add(prefix+"up_proj.weight", width, s.Hidden)
-		add(prefix+"down_proj.weight", s.Hidden, width)
-	}
-	add("model.embed_tokens.weight", s.Vocab, s.Hidden)
-	for l := range s.Layers {
-		p := fmt.Sprintf("model.layers.%d.", l)
-		add(p+"input_layernorm.weight", s.Hidden)
-		add(p+"post_attention_layernorm.weight", s.Hidden)
-		add(p+"self_attn.q_proj.weight", s.Heads*headDim, s.Hidden)
-		add(p+"self_attn.k_proj.weight", kvHeads*headDim, s.Hidden)
-		add(p+"self_attn.v_proj.weight", kvHeads*headDim, s.Hidden)
-		add(p+"self_attn.o_proj.weight", s.Hidden, s.Heads*headDim)
-		add(p+"self_attn.g_proj.weight", s.Heads, s.Hidden)
-		add(p+"self_attn.q_norm.weight", headDim)
-		add(p+"self_attn.k_norm.weight", headDim)
-		if l == 0 {
-			mlp(p+"mlp.", s.Intermediate)
+	for _, e := range expected {
+		if e.Optional {
 			continue
 		}
-		add(p+"mlp.gate.weight", s.Experts, s.Hidden)
-		add(p+"mlp.experts.e_score_correction_bias", s.Experts)
-		mlp(p+"mlp.shared_expert.", s.Intermediate)
-		for e := range s.Experts {
-			mlp(fmt.Sprintf("%smlp.experts.%d.", p, e), s.Intermediate)
+		t := safetensors.Tensor{Name: e.Name, DType: e.DTypes[0], Shape: e.Shapes[0]}
+		bits, _ := t.DType.Bits()
+		t.End = bits / 8
+		for _, n := range t.Shape {
+			t.End *= n
+		}
+		if size == 0 {
+			shards = append(shards, nil)
+		}
+		last := len(shards) - 1
+		shards[last], size = append(shards[last], t), size+int64(t.Len())
+		if size >= shardBytes {
+			size = 0
 		}
 	}
-	add("model.norm.weight", s.Hidden)
-	add("lm_head.weight", s.Vocab, s.Hidden)
-	return list
+	return shards
 }
 
 const (
@@ -132,29 +112,10 @@ const (
 	kvHeads = 8
 )
 
-func bytesOf(t safetensors.Tensor) int64 {
-	bits, _ := t.DType.Bits()
-	n := int64(bits / 8)
-	for _, d := range t.Shape {
-		n *= int64(d)
-	}
-	return n
-}
-
-// writeShard fills tensors from a pool of numbers, each from a place of its own. Norms are ones and biases zeros, so that the model runs.
-func writeShard(path string, tensors []safetensors.Tensor, pool []byte) error {
-	random := rand.New(rand.NewPCG(uint64(len(tensors)), 1))
+func writeShard(path string, tensors []safetensors.Tensor, fill *values) error {
 	sources := make([]safetensors.Source, len(tensors))
 	for i, t := range tensors {
-		size := bytesOf(t)
-		var r io.Reader = &cycle{pool, 32 * random.IntN(len(pool)/32)}
-		switch {
-		case strings.Contains(t.Name, "norm"):
-			r = &cycle{[]byte{0x80, 0x3f}, 0} // BF16 1.0
-		case t.DType == "F32":
-			r = &cycle{[]byte{0}, 0}
-		}
-		sources[i] = safetensors.Source{Tensor: t, Open: func() (io.Reader, error) { return io.LimitReader(r, size), nil }}
+		sources[i] = safetensors.Source{Tensor: t, Open: func() (io.Reader, error) { return io.LimitReader(fill.of(t), int64(t.Len())), nil }}
 	}
 	f, err := os.Create(path)
 	if err != nil {
@@ -167,6 +128,59 @@ func writeShard(path string, tensors []safetensors.Tensor, pool []byte) error {
 	return f.Close()
 }
 
+// values are pools that tensors are cut from, each from a place of its own.
+type values struct {
+	normal []byte // BF16 from N(0, 0.02)
+	codes  []byte // any byte is two codes
+	scales []byte // E4M3 0.5 to 1.875
+}
+
+func newValues() *values {
+	random := rand.New(rand.NewPCG(1, 2))
+	v := &values{normal: make([]byte, 0, 1<<24), codes: make([]byte, 1<<24), scales: make([]byte, 1<<20)}
+	for len(v.normal) < cap(v.normal) {
+		v.normal = binary.LittleEndian.AppendUint16(v.normal, uint16(math.Float32bits(float32(random.NormFloat64()*0.02))>>16))
+	}
+	for i := range v.codes {
+		v.codes[i] = byte(random.Uint32())
+	}
+	for i := range v.scales {
+		v.scales[i] = 0x30 | v.codes[i]&15
+	}
+	return v
+}
+
+// of returns endless values for a tensor: norms are ones and biases zeros, so that the model runs, and scales what a quantizer would have found.
+func (v *values) of(t safetensors.Tensor) io.Reader {
+	number := func(f float32) io.Reader {
+		b := binary.LittleEndian.AppendUint32(nil, math.Float32bits(f))
+		if t.DType == safetensors.BF16 {
+			b = b[2:]
+		}
+		return &cycle{b, 0}
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(t.Name)) // a hash does not fail
+	at := int(h.Sum32()) &^ 31
+	switch {
+	case strings.HasSuffix(t.Name, "norm.weight"):
+		return number(1)
+	case strings.HasSuffix(t.Name, "_correction_bias"):
+		return number(0)
+	case strings.HasSuffix(t.Name, "k_scale"), strings.HasSuffix(t.Name, "v_scale"):
+		return number(0.0625)
+	case strings.HasSuffix(t.Name, "input_global_scale"):
+		return number(512)
+	case strings.HasSuffix(t.Name, "weight_global_scale"):
+		return number(256)
+	case t.DType == safetensors.F8E4M3:
+		return &cycle{v.scales, at % len(v.scales)}
+	case t.DType == safetensors.U8:
+		return &cycle{v.codes, at % len(v.codes)}
+	}
+	return &cycle{v.normal, at % len(v.normal)}
+}
+
 // cycle reads a block over and over.
 type cycle struct {
 	block []byte
@@ -177,16 +191,6 @@ func (c *cycle) Read(b []byte) (int, error) {
 	n := copy(b, c.block[c.at:])
 	c.at = (c.at + n) % len(c.block)
 	return n, nil
-}
-
-// normal gives n bytes of BF16 drawn from N(0, 0.02).
-func normal(n int) []byte {
-	random := rand.New(rand.NewPCG(1, 2))
-	b := make([]byte, 0, n)
-	for len(b) < n {
-		b = binary.LittleEndian.AppendUint16(b, uint16(math.Float32bits(float32(random.NormFloat64()*0.02))>>16))
-	}
-	return b
 }
 
 func (s Shape) config() ([]byte, error) {
