@@ -3,7 +3,6 @@
 package quant
 
 import (
-	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
@@ -93,24 +92,16 @@ func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, ro
 	return false
 }
 
-// scratch holds activations in a kernel's order.
-var scratch = sync.Pool{New: func() any { return new([]float32) }}
-
 // reordered returns x in another order, n elements a block: element i of a block is the block's x[from(i)].
 // Give the result back to scratch.
 func reordered(x []float32, n int, from func(i int) int) *[]float32 {
-	p := scratch.Get().(*[]float32)
-	if cap(*p) < len(x) {
-		*p = make([]float32, len(x))
-	}
-	out := (*p)[:len(x)]
+	p := borrow(len(x))
 	for i := range n {
 		at := from(i)
 		for b := 0; b < len(x); b += n {
-			out[b+i] = x[b+at]
+			(*p)[b+i] = x[b+at]
 		}
 	}
-	*p = out
 	return p
 }
 
@@ -171,3 +162,9 @@ func errorSumsBlocks(sums *errorLanes, bf16, packed, scales []byte, steps *[256]
 	}
 	return 0
 }
+
+func matMulBlocks(dst, x Matrix, index []int32, w *weights) bool { return false }
+
+func dotRowsBlocks(dst, q, m Matrix) bool { return false }
+
+func addRowsBlocks(dst, weights, m Matrix) bool { return false }

@@ -1,0 +1,197 @@
+package quant
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// matrix has numbers of about +-8 and a gap between its rows.
+func matrix(seed uint64, rows, cols, gap int) Matrix {
+	m := Matrix{make([]float32, max(rows*(cols+gap)-gap, 0)), rows, cols, cols + gap}
+	for i := range m.Data {
+		m.Data[i] = float32(int64(splitmix(seed, uint64(i)))) * 0x1p-60
+	}
+	return m
+}
+
+// gaps returns what lies between a matrix's rows.
+func (m Matrix) gaps() (between []float32) {
+	for i := range max(m.Rows-1, 0) {
+		between = append(between, m.Data[i*m.Stride+m.Cols:(i+1)*m.Stride]...)
+	}
+	return between
+}
+
+// TestMatMul holds every path against float64 sums of the exact products.
+func TestMatMul(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for _, size := range [][3]int{
+			{0, 3, 32}, {3, 0, 32}, {1, 7, 64}, {2, 4, 16}, {2, 9, 48}, {3, 5, 64}, {4, 8, 1024}, {5, 1, 1040}, {6, 130, 96},
+			{7, 67, 2064}, {8, 3, 3072}, {13, 6, 192}, {29, 66, 128},
+		} {
+			tokens, rows, cols := size[0], size[1], size[2]
+			bf16 := generate("gauss", uint64(cols), rows*cols, 0)
+			global, packed, scales := quantizeReference(profile(t, "ct-fp32-rcp6"), bf16)
+			values := make([]float32, rows*cols)
+			for _, index := range [][]int32{nil, {}} {
+				x := matrix(5, tokens+3, cols, 5)
+				if index != nil {
+					for i := range tokens {
+						index = append(index, int32(i*7%(tokens+3)))
+					}
+				}
+				got := matrix(6, tokens, rows, 3)
+				between := got.gaps()
+				for i, v := range bf16Values(bf16) {
+					values[i] = v
+				}
+				MatMulBF16(got, x, index, bf16)
+				for i := range tokens {
+					requireProducts(t, values, indexed(x, index, i), got.row(i))
+				}
+				Dequantize(values, packed, scales, global, false)
+				MatMulNVFP4(got, x, index, packed, scales, 1/global)
+				for i := range tokens {
+					requireProducts(t, values, indexed(x, index, i), got.row(i))
+				}
+				require.Equal(t, between, got.gaps(), size)
+			}
+		}
+	})
+}
+
+func bf16Values(bf16 []byte) []float32 {
+	values := make([]float32, len(bf16)/2)
+	for i := range values {
+		values[i] = BF16ToFloat32(element(bf16, i))
+	}
+	return values
+}
+
+// TestMatMulWidths: where columns do not fill a vector. NVFP4 always has whole groups.
+func TestMatMulWidths(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for cols := range 40 {
+			bf16, x, got := generate("gauss", 3, 6*cols, 0), matrix(1, 5, cols, 0), matrix(2, 5, 6, 0)
+			MatMulBF16(got, x, nil, bf16)
+			for i := range 5 {
+				requireProducts(t, bf16Values(bf16), x.row(i), got.row(i))
+			}
+		}
+	})
+}
+
+// TestMatMulPlaces finds each weight's own activation and place: a swapped order cannot hide in a sum.
+func TestMatMulPlaces(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		const tokens, rows, cols = 5, 6, 1024 + 64
+		packed, scales, bf16 := make([]byte, rows*cols/2), make([]byte, rows*cols/16), generate("gauss", 1, rows*cols, 0)
+		for i := range packed {
+			packed[i] = byte(splitmix(3, uint64(i)))
+		}
+		for g := range scales {
+			scales[g] = byte(3*g) & 0x7f % 0x7f
+		}
+		values := make([]float32, rows*cols)
+		Dequantize(values, packed, scales, 1, false)
+		got := matrix(2, tokens, rows, 0)
+		for c := range cols {
+			x := Matrix{make([]float32, tokens*cols), tokens, cols, cols}
+			for i := range tokens {
+				x.row(i)[c] = float32(int(2) << i)
+			}
+			MatMulNVFP4(got, x, nil, packed, scales, 0.25)
+			for i := range tokens {
+				for r := range rows {
+					require.Equal(t, values[r*cols+c]*float32(int(2)<<i)/4, got.row(i)[r], "%d %d %d", c, i, r)
+				}
+			}
+			MatMulBF16(got, x, nil, bf16)
+			for i := range tokens {
+				for r := range rows {
+					require.Equal(t, BF16ToFloat32(element(bf16, r*cols+c))*float32(int(2)<<i), got.row(i)[r], "%d %d %d", c, i, r)
+				}
+			}
+		}
+	})
+}
+
+// TestMatMulRowsAreAlone: neither the number of tokens nor the piece of the weights changes a bit.
+func TestMatMulRowsAreAlone(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		const tokens, rows, cols = 23, 70, 2112
+		bf16 := generate("gauss", 9, rows*cols, 0)
+		global, packed, scales := quantizeReference(Profiles[0], bf16)
+		x := matrix(4, tokens, cols, 0)
+		for _, multiply := range []func(dst, x Matrix, index []int32, row int){
+			func(dst, x Matrix, index []int32, row int) { MatMulBF16(dst, x, index, bf16[2*row*cols:]) },
+			func(dst, x Matrix, index []int32, row int) {
+				MatMulNVFP4(dst, x, index, packed[row*cols/2:], scales[row*cols/16:], 1/global)
+			},
+		} {
+			whole := matrix(1, tokens, rows, 0)
+			multiply(whole, x, nil, 0)
+			for n := 2; n < tokens; n += 5 {
+				for _, row := range []int{0, 1, 7, 62, 69} {
+					part, index := matrix(2, n, min(rows-row, 9), 0), make([]int32, n)
+					for i := range index {
+						index[i] = int32((i*5 + n) % tokens)
+					}
+					multiply(part, x, index, row)
+					for i, at := range index {
+						require.Equal(t, whole.row(int(at))[row:][:part.Cols], part.row(i), "%d tokens from row %d", n, row)
+					}
+				}
+			}
+		}
+	})
+}
+
+// TestFloatRows holds DotRows and AddRows against float64.
+func TestFloatRows(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		for queries := range 9 {
+			for _, rows := range []int{0, 1, 3, 4, 5, 8, 23, 70} {
+				for _, cols := range []int{0, 1, 7, 8, 16, 24, 31, 32, 64, 80, 96, 128, 136, 192, 256} {
+					name := fmt.Sprint(queries, " queries, ", rows, " rows of ", cols)
+					q, m := matrix(1, queries, cols, 3), matrix(2, rows, cols, 5)
+					got := matrix(3, queries, rows, 2)
+					between := got.gaps()
+					DotRows(got, q, m)
+					require.Equal(t, between, got.gaps(), name)
+					dense := make([]float32, 0, rows*cols)
+					transposed := make([]float32, rows*cols)
+					for r := range rows {
+						dense = append(dense, m.row(r)...)
+						for c, v := range m.row(r) {
+							transposed[c*rows+r] = v
+						}
+					}
+					for i := range queries {
+						requireProducts(t, dense, q.row(i), got.row(i))
+					}
+
+					weights, sum := matrix(4, queries, rows, 1), matrix(5, queries, cols, 4)
+					between = sum.gaps()
+					for i := range queries {
+						clear(sum.row(i))
+					}
+					AddRows(sum, weights, m)
+					require.Equal(t, between, sum.gaps(), name)
+					for i := range queries {
+						requireProducts(t, transposed, weights.row(i), sum.row(i))
+					}
+					twice := append([]float32(nil), sum.Data...)
+					AddRows(Matrix{twice, queries, cols, sum.Stride}, weights, m)
+					for i := range queries {
+						for c, v := range sum.row(i) {
+							require.InDelta(t, 2*v, twice[i*sum.Stride+c], float64(rows+1)*64*0x1p-20, name)
+						}
+					}
+				}
+			}
+		}
+	})
+}
