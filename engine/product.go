@@ -12,31 +12,30 @@ type product struct {
 	end   int // pieces of this product and of those before it
 }
 
-// A piece of W stays in a core's own cache while all rows of x pass over it. For many rows it is as large as such caches go, because a kernel
-// does something to each x first; for few it is smaller, so that all workers have their share. Rows of y do not depend on the piece that
-// they are computed in. A streamed piece is large to make reading worth its while.
+// A piece of W stays in a core's own cache while all rows of x pass over it. It is as large as such caches go, because a kernel does something
+// to each x first, unless that leaves less than a few pieces for each worker. Rows of y do not depend on the piece that they are computed in.
 const (
-	fewRows     = 8
-	pieceBytes  = 256 << 10
-	pieceMany   = 1 << 20
-	streamBytes = 1 << 20
+	leastPiece = 64 << 10
+	mostPiece  = 1 << 20
+	fewPieces  = 8
 )
 
 // multiply computes all products added since the last call, on all workers at once.
 func (s *Session) multiply() error {
-	end := 0
+	bytes, end := 0, 0
+	for i := range s.products {
+		bytes += s.products[i].w.bytes()
+	}
+	share := min(max(bytes/(fewPieces*s.model.shared.pool.workers), leastPiece), mostPiece)
 	for i := range s.products {
 		p := &s.products[i]
-		rowBytes, size := p.w.bytes()/p.w.rows, pieceBytes
-		if p.n > fewRows {
-			size = pieceMany
-		}
-		if p.w.code == nil {
-			size = streamBytes
+		size := share
+		if p.w.code == nil { // streamed: large, to make reading worth its while
+			size = mostPiece
 			s.Stats.FileBytes += int64(p.w.bytes())
 		}
 		s.Stats.WeightBytes += int64(p.w.bytes())
-		p.piece = max(size/rowBytes&^7, 8)
+		p.piece = max(size/(p.w.bytes()/p.w.rows)&^7, 8)
 		end += (p.w.rows + p.piece - 1) / p.piece
 		p.end = end
 	}
