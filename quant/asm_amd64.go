@@ -130,6 +130,16 @@ func dotTileAVX2(a *byte, tokens int)
 //go:noescape
 func dotTileAVX512(a *byte, tokens int)
 
+// panelTileAVX2 computes a dotTile of 1 to 3 rows of x.
+//
+//go:noescape
+func panelTileAVX2(a *byte, tokens int)
+
+// panelTileAVX512 computes a dotTile of 1 to 6 rows of x.
+//
+//go:noescape
+func panelTileAVX512(a *byte, tokens int)
+
 // addTileAVX2 computes an addTile of 1 to 3 sums of 1 or 4 vectors.
 //
 //go:noescape
