@@ -82,6 +82,11 @@ func interleaveAVX2(dst *float32, x *float32, order *uint32, vectors int, step i
 // peakAVX2 does 96 multiply-adds a round.
 func peakAVX2(rounds int)
 
+// reorderBF16AVX2 writes x in the order of matVecBF16AVX2.
+//
+//go:noescape
+func reorderBF16AVX2(dst *float32, x *float32, blocks int)
+
 // dequantizeAVX512 writes the float32 values of whole groups; steps has the step of each of 256 scale bytes.
 //
 //go:noescape
@@ -109,6 +114,21 @@ func interleaveAVX512(dst *float32, x *float32, order *uint32, vectors int, step
 
 // peakAVX512 does 192 multiply-adds a round.
 func peakAVX512(rounds int)
+
+// reorderBF16AVX512 writes x in the order of matVecBF16AVX512.
+//
+//go:noescape
+func reorderBF16AVX512(dst *float32, x *float32, blocks int)
+
+// reorderNVFP4AVX2 writes blocks of 64 elements of x in the order of laneElement256.
+//
+//go:noescape
+func reorderNVFP4AVX2(dst *float32, x *float32, blocks int)
+
+// reorderNVFP4AVX512 writes blocks of 128 elements of x in the order of laneElement512.
+//
+//go:noescape
+func reorderNVFP4AVX512(dst *float32, x *float32, blocks int)
 
 // widenNVFP4AVX2 writes a row of a panel; values has those of the scale bytes.
 //

@@ -46,7 +46,10 @@ func main() {
 		widenBF16(v)
 		interleave(v)
 		peak(v)
+		reorderBF16(v)
 	}
+	reorderNVFP4AVX2()
+	reorderNVFP4AVX512()
 	widenNVFP4AVX2()
 	widenNVFP4AVX512()
 	for _, panel := range []bool{false, true} {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"math"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -117,7 +120,8 @@ func valueTable() Mem {
 
 // matvecNVFP4AVX512 has eight groups side by side, a dword of eight codes a lane. A code is used as an index as it stands, since a
 // permutation looks at four bits only; the next byte's codes come by another load, one byte on, because the load ports idle where every
-// shift would take a turn of a busy port. A group's scale is applied once for its products.
+// shift would take a turn of a busy port. A group's scale is applied once for its products; scale bytes become the two upper bytes of float32
+// by table, 64 at a time.
 func matvecNVFP4AVX512() {
 	TEXT("matVecNVFP4AVX512", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
 	Doc("matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x in the order of laneElement512.")
@@ -129,15 +133,24 @@ func matvecNVFP4AVX512() {
 	last := AllocLocal(192)
 	table := ZMM()
 	VMOVDQU64(valueTable(), table)
-	// a scale byte goes to the upper half of a word; shifted down by one it is a half-precision number, 2^8 too small
-	var order [2]reg.VecVirtual
-	for h := range order {
-		order[h] = YMM()
-		VMOVDQU(bytes("scaleOrder"+string(rune('0'+h)), func(i int) byte { return []byte{0x80, byte(8*h + i/4%8)}[i%2] }), order[h])
+	var scaleTable [2][2]reg.VecVirtual // the lower and the upper byte, for 64 scale bytes each
+	for i := range scaleTable {
+		for j := range scaleTable[i] {
+			scaleTable[i][j] = ZMM()
+			VMOVDQU64(bytes(fmt.Sprintf("scaleBytes%d%d", i, j), func(k int) byte { return byte(e4m3(byte(64*j+k)) >> (16 + 8*i)) }), scaleTable[i][j])
+		}
 	}
-	t := XMM()
-	VMOVSS(dword(0x43800000), t)
-	VMULSS(t, step, step)
+	upperHalves, part, bits := K(), K(), GP64()
+	MOVL(U32(0xaaaaaaaa), bits.As32())
+	KMOVD(bits.As32(), upperHalves)
+	wordTable, upperWords := ZMM(), ZMM()
+	VMOVDQU64(bytes("e2m1words", func(i int) byte { return byte(values[i/2%16] >> (16 + 8*(i%2))) }), wordTable)
+	VMOVDQU64(dword(0xffff0000), upperWords)
+	var scaleOrder [4]reg.VecVirtual
+	for i := range scaleOrder {
+		scaleOrder[i] = ZMM()
+		VMOVDQU64(bytes(fmt.Sprintf("scaleOrder%d", i), func(k int) byte { return byte(8*i+k/8) * map[bool]byte{true: 1}[k%2 == 0] }), scaleOrder[i])
+	}
 
 	xp, n := GP64(), GP64()
 	TESTQ(rows, rows)
@@ -147,49 +160,89 @@ func matvecNVFP4AVX512() {
 	VPXORQ(acc, acc, acc)
 	MOVQ(x, xp)
 	MOVQ(blocks, n)
-	Label("block")
-	CMPQ(n, Imm(1))
-	JNE(LabelRef("inside"))
-	CMPQ(rows, Imm(1))
-	JNE(LabelRef("inside"))
-	for i := range 2 { // the very last block: loads one to three bytes on would leave the weights
-		t := ZMM()
-		VMOVDQU64(Mem{Base: packed, Disp: 64 * i}, t)
-		VMOVDQU64(t, last.Offset(64*i))
+	Label("blocks")
+	scaleBytes := [2]reg.VecVirtual{ZMM(), ZMM()}
+	CMPQ(n, Imm(4))
+	JGE(LabelRef("whole"))
+	LEAQ(Mem{Base: n, Index: n, Scale: 1}, bits) // 16 scales a block
+	SHLQ(Imm(3), bits)
+	ones := GP64()
+	MOVQ(I32(-1), ones)
+	BZHIQ(bits, ones, bits)
+	KMOVQ(bits, part)
+	VMOVDQU8_Z(Mem{Base: scales}, part, scaleBytes[0])
+	JMP(LabelRef("scales"))
+	Label("whole")
+	VMOVDQU64(Mem{Base: scales}, scaleBytes[0])
+	Label("scales")
+	VMOVDQA64(scaleBytes[0], scaleBytes[1])
+	for i, b := range scaleBytes {
+		VPERMI2B(scaleTable[i][1], scaleTable[i][0], b)
 	}
-	LEAQ(last, packed)
-	Label("inside")
-	for h := range 2 {
-		PREFETCHT0(Mem{Base: packed, Disp: ahead + 64*h})
-		part, s := ZMM(), ZMM()
+	scaleWords := [2]reg.VecVirtual{ZMM(), ZMM()}
+	VPUNPCKLBW(scaleBytes[1], scaleBytes[0], scaleWords[0])
+	VPUNPCKHBW(scaleBytes[1], scaleBytes[0], scaleWords[1])
+	PREFETCHT0(Mem{Base: scales, Disp: ahead / 4})
+	ADDQ(Imm(64), scales)
+	for block := range 4 {
+		inside := fmt.Sprint("inside", block)
+		CMPQ(n, Imm(1))
+		JNE(LabelRef(inside))
+		CMPQ(rows, Imm(1))
+		JNE(LabelRef(inside))
+		for i := range 2 { // the very last block: loads one to three bytes on would leave the weights
+			t := ZMM()
+			VMOVDQU64(Mem{Base: packed, Disp: 64 * i}, t)
+			VMOVDQU64(t, last.Offset(64*i))
+		}
+		LEAQ(last, packed)
+		Label(inside)
+		sums := [2]reg.VecVirtual{ZMM(), ZMM()}
 		for k := range 4 {
-			codes := ZMM()
-			VMOVDQU64(Mem{Base: packed, Disp: 64*h + k}, codes)
-			for nibble := range 2 {
-				w := ZMM()
-				VPERMPS(table, codes, w)
-				if nibble == 0 {
-					VPSRLD(Imm(4), codes, codes)
+			for h, part := range sums {
+				if k == 0 {
+					PREFETCHT1(Mem{Base: packed, Disp: 2*ahead + 64*h})
+					PREFETCHT0(Mem{Base: packed, Disp: ahead/4 + 64*h})
 				}
-				at := Mem{Base: xp, Disp: (8*h + 2*k + nibble) * 64}
-				if k+nibble == 0 {
-					VMULPS(at, w, part)
-				} else {
-					VFMADD231PS(at, w, part)
+				codes := ZMM()
+				VMOVDQU64(Mem{Base: packed, Disp: 64*h + k}, codes)
+				for nibble := range 2 {
+					w := ZMM()
+					VPERMPS(table, codes, w)
+					if nibble == 0 {
+						VPSRLD(Imm(4), codes, codes)
+					}
+					at := Mem{Base: xp, Disp: (8*h + 2*k + nibble) * 64}
+					if k+nibble == 0 {
+						VMULPS(at, w, part)
+					} else {
+						VFMADD231PS(at, w, part)
+					}
 				}
 			}
 		}
-		VBROADCASTI128(Mem{Base: scales}, s.AsY())
-		VPSHUFB(order[h], s.AsY(), s.AsY())
-		VPSRLW(Imm(1), s.AsY(), s.AsY())
-		VCVTPH2PS(s.AsY(), s)
-		VFMADD231PS(s, part, acc)
+		for h, part := range sums {
+			s := ZMM()
+			VPERMW_Z(scaleWords[h], scaleOrder[block], upperHalves, s)
+			VFMADD231PS(s, part, acc)
+		}
+		ADDQ(U32(128), packed)
+		ADDQ(U32(1024), xp)
+		DECQ(n)
+		if block < 3 {
+			JZ(LabelRef("sum"))
+		} else {
+			JNZ(LabelRef("blocks"))
+		}
 	}
-	ADDQ(U32(128), packed)
-	ADDQ(U32(1024), xp)
-	ADDQ(Imm(16), scales)
-	DECQ(n)
-	JNZ(LabelRef("block"))
+	JMP(LabelRef("wholeSum"))
+	Label("sum")
+	// less than 64 scales were used: 16 a block
+	MOVQ(blocks, n)
+	ANDQ(Imm(3), n)
+	SHLQ(Imm(4), n)
+	LEAQ(Mem{Base: scales, Index: n, Scale: 1, Disp: -64}, scales)
+	Label("wholeSum")
 	sum := avx512.sum(acc)
 	VMULSS(step, sum, sum)
 	VMOVSS(sum, Mem{Base: dst})
@@ -199,6 +252,15 @@ func matvecNVFP4AVX512() {
 	Label("done")
 	VZEROUPPER()
 	RET()
+}
+
+// e4m3 returns the float32 bits of a scale byte; NaN is taken for a number.
+func e4m3(b byte) uint32 {
+	exponent, mantissa := int(b>>3&15), float64(b&7)/8
+	if exponent == 0 {
+		return math.Float32bits(float32(math.Ldexp(mantissa, -6)))
+	}
+	return math.Float32bits(float32(math.Ldexp(1+mantissa, exponent-7)))
 }
 
 // matvecNVFP4AVX2 decodes 64 codes of four groups to BF16 by byte shuffles, then goes on like matvecBF16.
@@ -276,6 +338,144 @@ func matvecNVFP4AVX2() {
 	DECQ(rows)
 	JNZ(LabelRef("row"))
 	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// transpose sorts a pair of registers by an index for each of the results.
+func transpose(a, b reg.VecVirtual, index [2]reg.VecVirtual) (out [2]reg.VecVirtual) {
+	for i := range out {
+		out[i] = ZMM()
+		VMOVDQA64(index[i], out[i])
+		VPERMI2PS(b, a, out[i])
+	}
+	return out
+}
+
+// reorderBF16 puts the even elements of each two vectors before the odd ones.
+func reorderBF16(v vector) {
+	name := "reorderBF16" + v.suffix
+	TEXT(name, NOSPLIT, "func(dst, x *float32, blocks int)")
+	Doc(name + " writes x in the order of matVecBF16" + v.suffix + ".")
+	Pragma("noescape")
+	dst, x, n := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
+	var index [2]reg.VecVirtual
+	if v.bytes == 64 {
+		for i := range index {
+			index[i] = ZMM()
+			VMOVDQU64(bytes(fmt.Sprintf("every2nd%d", i), func(k int) byte { return byte(k/4*2+i) * map[bool]byte{true: 1}[k%4 == 0] }), index[i])
+		}
+	}
+	Label("loop")
+	a, b := v.reg(), v.reg()
+	v.move(Mem{Base: x}, a)
+	v.move(Mem{Base: x, Disp: v.bytes}, b)
+	var out [2]reg.VecVirtual
+	if v.bytes == 64 {
+		out = transpose(a, b, index)
+	} else {
+		for i, imm := range []uint64{0x88, 0xdd} {
+			out[i] = YMM()
+			VSHUFPS(Imm(imm), b, a, out[i])
+			VPERMPD(Imm(0xd8), out[i], out[i])
+		}
+	}
+	v.move(out[0], Mem{Base: dst})
+	v.move(out[1], Mem{Base: dst, Disp: v.bytes})
+	ADDQ(U32(2*v.bytes), x)
+	ADDQ(U32(2*v.bytes), dst)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	VZEROUPPER()
+	RET()
+}
+
+// reorderNVFP4AVX512 transposes 16 lanes of 8 elements, in three steps.
+func reorderNVFP4AVX512() {
+	TEXT("reorderNVFP4AVX512", NOSPLIT, "func(dst, x *float32, blocks int)")
+	Doc("reorderNVFP4AVX512 writes blocks of 128 elements of x in the order of laneElement512.")
+	Pragma("noescape")
+	dst, x, n := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
+	// at each step a register has so many elements, of so many lanes; two registers of other lanes become two of half the elements
+	var index [3][2]reg.VecVirtual
+	for step := range index {
+		elements := 8 >> step
+		lanes := 16 / elements
+		for half := range 2 {
+			f := func(k int) byte {
+				element, lane := half*elements/2+k/(2*lanes), k%(2*lanes)
+				if step == 0 {
+					return byte(lane/2*16 + lane%2*8 + element) // x has an element after the other
+				}
+				return byte(lane/lanes*16 + element*lanes + lane%lanes)
+			}
+			index[step][half] = ZMM()
+			VMOVDQU64(bytes(fmt.Sprintf("transpose%d%d", step, half), func(i int) byte { return f(i/4) * map[bool]byte{true: 1}[i%4 == 0] }), index[step][half])
+		}
+	}
+	Label("loop")
+	var r [8]reg.VecVirtual
+	for i := range r {
+		r[i] = ZMM()
+		VMOVUPS(Mem{Base: x, Disp: 64 * i}, r[i])
+	}
+	// r[lanes' block * elements' blocks + elements' block]
+	blocks := 1
+	for step := range index {
+		var next [8]reg.VecVirtual
+		for l := 0; l < 8/blocks; l += 2 {
+			for e := range blocks {
+				halves := transpose(r[l*blocks+e], r[(l+1)*blocks+e], index[step])
+				next[l*blocks+2*e], next[l*blocks+2*e+1] = halves[0], halves[1]
+			}
+		}
+		r, blocks = next, 2*blocks
+	}
+	for i := range r {
+		VMOVUPS(r[i], Mem{Base: dst, Disp: 64 * i})
+	}
+	ADDQ(U32(512), x)
+	ADDQ(U32(512), dst)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	VZEROUPPER()
+	RET()
+}
+
+// reorderNVFP4AVX2 transposes groups as four by four elements, two groups side by side.
+func reorderNVFP4AVX2() {
+	TEXT("reorderNVFP4AVX2", NOSPLIT, "func(dst, x *float32, blocks int)")
+	Doc("reorderNVFP4AVX2 writes blocks of 64 elements of x in the order of laneElement256.")
+	Pragma("noescape")
+	dst, x, n := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
+	Label("loop")
+	for g := range 2 {
+		var r [4]reg.VecVirtual
+		for i := range r {
+			r[i] = YMM()
+			VMOVUPS(Mem{Base: x, Disp: 64*g + 16*i}, r[i].AsX())
+			VINSERTF128(Imm(1), Mem{Base: x, Disp: 64*(g+2) + 16*i}, r[i], r[i])
+		}
+		var t [4]reg.VecVirtual // columns 0 and 1 of rows 0 and 1, columns 2 and 3 of them; the same of rows 2 and 3
+		for i := range 2 {
+			t[2*i], t[2*i+1] = YMM(), YMM()
+			VUNPCKLPS(r[2*i+1], r[2*i], t[2*i])
+			VUNPCKHPS(r[2*i+1], r[2*i], t[2*i+1])
+		}
+		for column, vector := range [4]int{0, 2, 1, 3} {
+			out := YMM()
+			if column%2 == 0 {
+				VUNPCKLPD(t[2+column/2], t[column/2], out)
+			} else {
+				VUNPCKHPD(t[2+column/2], t[column/2], out)
+			}
+			VMOVUPS(out, Mem{Base: dst, Disp: 32 * (4*g + vector)})
+		}
+	}
+	ADDQ(U32(256), x)
+	ADDQ(U32(256), dst)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
 	VZEROUPPER()
 	RET()
 }
