@@ -164,3 +164,26 @@ func TestCompareRemembersEarlierChunks(t *testing.T) {
 	require.Equal(t, 2, once.Once)
 	require.NotEmpty(t, once.Differing)
 }
+
+func TestCompareRefuses(t *testing.T) {
+	tiny := goldens.TinyLaguna(t)
+	bf16 := load(t, filepath.Join(tiny, "bf16"), Options{})
+	for _, v := range []struct {
+		ids     []int32
+		change  func(c *Config)
+		problem string
+	}{
+		{nil, nil, "the prompt has no tokens"},
+		{[]int32{2, 2048}, nil, "token 1 has id 2048 but vocab_size is 2048"},
+		{[]int32{2, -1}, nil, "token 1 has id -1 but vocab_size is 2048"},
+		{[]int32{2}, func(c *Config) { c.Vocab = 100352 }, "config.json: vocab_size is 100352 here and 2048 there"},
+		{[]int32{2}, func(c *Config) { c.Hidden = 3072 }, "config.json: 8 layers of width 3072 here, 8 of width 192 there"},
+	} {
+		m := load(t, filepath.Join(tiny, "nvfp4-0801"), Options{})
+		if v.change != nil {
+			v.change(m.Config)
+		}
+		_, err := Compare(context.Background(), m, bf16, v.ids, 0)
+		require.EqualError(t, err, v.problem)
+	}
+}
