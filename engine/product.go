@@ -17,7 +17,7 @@ type product struct {
 const (
 	fewPieces  = 8
 	leastPiece = 64 << 10
-	mostPiece  = 2 << 20 // for one row of x, and where reading from the file should be worth its while
+	mostPiece  = 1 << 20 // for one row of x, and where reading from the file should be worth its while
 	manyPiece  = 4 << 20 // for more
 
 	rowsAtATime = 256 // of x: as many as kernels keep in a core's second cache
