@@ -122,111 +122,143 @@ func valueTable() Mem {
 // permutation looks at four bits only; the next byte's codes come by another load, one byte on, because the load ports idle where every
 // shift would take a turn of a busy port. A group's scale is applied once for its products; scale bytes become the two upper bytes of float32
 // by table, 64 at a time.
+//
+// Two rows go together, so that four chains of sums hide the latency of the multiply-adds and x is loaded half as often; a last row without
+// a partner is its own.
 func matvecNVFP4AVX512() {
 	TEXT("matVecNVFP4AVX512", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
 	Doc("matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x in the order of laneElement512.")
 	Pragma("noescape")
 	dst, x := Load(Param("dst"), GP64()), Load(Param("x"), GP64())
-	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
+	var packed, scales [2]reg.GPVirtual
+	packed[0], scales[0] = Load(Param("packed"), GP64()).(reg.GPVirtual), Load(Param("scales"), GP64()).(reg.GPVirtual)
+	packed[1], scales[1] = GP64(), GP64()
 	step := loadFloat("step")
 	rows, blocks := Load(Param("rows"), GP64()), Load(Param("blocks"), GP64())
-	last := AllocLocal(192)
+	last := AllocLocal(2 * 192)
 	table := ZMM()
 	VMOVDQU64(valueTable(), table)
-	var scaleTable [2][2]reg.VecVirtual // the lower and the upper byte, for 64 scale bytes each
+	var scaleTable [2]reg.VecVirtual // the lower and the upper byte, for scale bytes below 64
+	scaleBytes := func(upper, part int) Mem {
+		return bytes(fmt.Sprintf("scaleBytes%d%d", upper, part), func(k int) byte { return byte(e4m3(byte(64*part+k)) >> (16 + 8*upper)) })
+	}
 	for i := range scaleTable {
-		for j := range scaleTable[i] {
-			scaleTable[i][j] = ZMM()
-			VMOVDQU64(bytes(fmt.Sprintf("scaleBytes%d%d", i, j), func(k int) byte { return byte(e4m3(byte(64*j+k)) >> (16 + 8*i)) }), scaleTable[i][j])
-		}
+		scaleTable[i] = ZMM()
+		VMOVDQU64(scaleBytes(i, 0), scaleTable[i])
 	}
 	upperHalves, part, bits := K(), K(), GP64()
-	MOVL(U32(0xaaaaaaaa), bits.As32())
-	KMOVD(bits.As32(), upperHalves)
-	wordTable, upperWords := ZMM(), ZMM()
-	VMOVDQU64(bytes("e2m1words", func(i int) byte { return byte(values[i/2%16] >> (16 + 8*(i%2))) }), wordTable)
-	VMOVDQU64(dword(0xffff0000), upperWords)
+	MOVQ(U64(0xcccccccccccccccc), bits)
+	KMOVQ(bits, upperHalves)
 	var scaleOrder [4]reg.VecVirtual
 	for i := range scaleOrder {
 		scaleOrder[i] = ZMM()
-		VMOVDQU64(bytes(fmt.Sprintf("scaleOrder%d", i), func(k int) byte { return byte(8*i+k/8) * map[bool]byte{true: 1}[k%2 == 0] }), scaleOrder[i])
+		VMOVDQU64(bytes(fmt.Sprintf("scaleOrder%d", i), func(k int) byte { return byte(2*(8*i+k/8) + k%2) }), scaleOrder[i])
 	}
 
 	xp, n := GP64(), GP64()
 	TESTQ(rows, rows)
 	JZ(LabelRef("done"))
 	Label("row")
-	acc := ZMM()
-	VPXORQ(acc, acc, acc)
+	// the second row, if there is one
+	MOVQ(packed[0], packed[1])
+	MOVQ(scales[0], scales[1])
+	CMPQ(rows, Imm(1))
+	JE(LabelRef("alone"))
+	MOVQ(blocks, bits)
+	SHLQ(Imm(4), bits)
+	ADDQ(bits, scales[1])
+	SHLQ(Imm(3), bits)
+	ADDQ(bits, packed[1])
+	Label("alone")
+	acc := [2]reg.VecVirtual{ZMM(), ZMM()}
+	for _, a := range acc {
+		VPXORQ(a, a, a)
+	}
 	MOVQ(x, xp)
 	MOVQ(blocks, n)
 	Label("blocks")
-	scaleBytes := [2]reg.VecVirtual{ZMM(), ZMM()}
+	MOVQ(I32(-1), bits)
 	CMPQ(n, Imm(4))
 	JGE(LabelRef("whole"))
-	LEAQ(Mem{Base: n, Index: n, Scale: 1}, bits) // 16 scales a block
-	SHLQ(Imm(3), bits)
-	ones := GP64()
-	MOVQ(I32(-1), ones)
-	BZHIQ(bits, ones, bits)
-	KMOVQ(bits, part)
-	VMOVDQU8_Z(Mem{Base: scales}, part, scaleBytes[0])
-	JMP(LabelRef("scales"))
+	count := GP64()
+	MOVQ(n, count) // 16 scales a block
+	SHLQ(Imm(4), count)
+	BZHIQ(count, bits, bits)
 	Label("whole")
-	VMOVDQU64(Mem{Base: scales}, scaleBytes[0])
-	Label("scales")
-	VMOVDQA64(scaleBytes[0], scaleBytes[1])
-	for i, b := range scaleBytes {
-		VPERMI2B(scaleTable[i][1], scaleTable[i][0], b)
+	KMOVQ(bits, part)
+	var scaleWords [2][2]reg.VecVirtual
+	for r := range scaleWords {
+		b := [2]reg.VecVirtual{ZMM(), ZMM()}
+		VMOVDQU8_Z(Mem{Base: scales[r]}, part, b[0])
+		VMOVDQA64(b[0], b[1])
+		for i := range b {
+			VPERMI2B(scaleBytes(i, 1), scaleTable[i], b[i])
+		}
+		scaleWords[r] = [2]reg.VecVirtual{ZMM(), ZMM()}
+		VPUNPCKLBW(b[1], b[0], scaleWords[r][0])
+		VPUNPCKHBW(b[1], b[0], scaleWords[r][1])
+		PREFETCHT0(Mem{Base: scales[r], Disp: ahead / 4})
+		ADDQ(Imm(64), scales[r])
 	}
-	scaleWords := [2]reg.VecVirtual{ZMM(), ZMM()}
-	VPUNPCKLBW(scaleBytes[1], scaleBytes[0], scaleWords[0])
-	VPUNPCKHBW(scaleBytes[1], scaleBytes[0], scaleWords[1])
-	PREFETCHT0(Mem{Base: scales, Disp: ahead / 4})
-	ADDQ(Imm(64), scales)
 	for block := range 4 {
 		inside := fmt.Sprint("inside", block)
 		CMPQ(n, Imm(1))
 		JNE(LabelRef(inside))
-		CMPQ(rows, Imm(1))
-		JNE(LabelRef(inside))
-		for i := range 2 { // the very last block: loads one to three bytes on would leave the weights
+		CMPQ(rows, Imm(2))
+		JG(LabelRef(inside))
+		for i := range 4 { // the very last block: loads one to three bytes on would leave the weights
 			t := ZMM()
-			VMOVDQU64(Mem{Base: packed, Disp: 64 * i}, t)
-			VMOVDQU64(t, last.Offset(64*i))
+			VMOVDQU64(Mem{Base: packed[i/2], Disp: 64 * (i % 2)}, t)
+			VMOVDQU64(t, last.Offset(192*(i/2)+64*(i%2)))
 		}
-		LEAQ(last, packed)
+		LEAQ(last, packed[0])
+		LEAQ(last.Offset(192), packed[1])
 		Label(inside)
-		sums := [2]reg.VecVirtual{ZMM(), ZMM()}
+		var sums [2][2]reg.VecVirtual // by row and half
+		for r := range sums {
+			sums[r] = [2]reg.VecVirtual{ZMM(), ZMM()}
+		}
 		for k := range 4 {
-			for h, part := range sums {
-				if k == 0 {
-					PREFETCHT1(Mem{Base: packed, Disp: 2*ahead + 64*h})
-					PREFETCHT0(Mem{Base: packed, Disp: ahead/4 + 64*h})
-				}
-				codes := ZMM()
-				VMOVDQU64(Mem{Base: packed, Disp: 64*h + k}, codes)
-				for nibble := range 2 {
-					w := ZMM()
-					VPERMPS(table, codes, w)
-					if nibble == 0 {
-						VPSRLD(Imm(4), codes, codes)
+			var codes [2][2]reg.VecVirtual
+			for r := range codes {
+				for h := range codes[r] {
+					if k == 0 {
+						PREFETCHT1(Mem{Base: packed[r], Disp: 2*ahead + 64*h})
+						PREFETCHT0(Mem{Base: packed[r], Disp: ahead/4 + 64*h})
 					}
-					at := Mem{Base: xp, Disp: (8*h + 2*k + nibble) * 64}
-					if k+nibble == 0 {
-						VMULPS(at, w, part)
-					} else {
-						VFMADD231PS(at, w, part)
+					codes[r][h] = ZMM()
+					VMOVDQU64(Mem{Base: packed[r], Disp: 64*h + k}, codes[r][h])
+				}
+			}
+			for nibble := range 2 {
+				for h := range 2 {
+					xs := ZMM()
+					VMOVUPS(Mem{Base: xp, Disp: (8*h + 2*k + nibble) * 64}, xs)
+					for r := range codes {
+						w := ZMM()
+						VPERMPS(table, codes[r][h], w)
+						if nibble == 0 {
+							VPSRLD(Imm(4), codes[r][h], codes[r][h])
+						}
+						if k+nibble == 0 {
+							VMULPS(xs, w, sums[r][h])
+						} else {
+							VFMADD231PS(xs, w, sums[r][h])
+						}
 					}
 				}
 			}
 		}
-		for h, part := range sums {
-			s := ZMM()
-			VPERMW_Z(scaleWords[h], scaleOrder[block], upperHalves, s)
-			VFMADD231PS(s, part, acc)
+		for h := range 2 {
+			for r := range sums {
+				s := ZMM()
+				VPERMB_Z(scaleWords[r][h], scaleOrder[block], upperHalves, s)
+				VFMADD231PS(s, sums[r][h], acc[r])
+			}
 		}
-		ADDQ(U32(128), packed)
+		for _, p := range packed {
+			ADDQ(U32(128), p)
+		}
 		ADDQ(U32(1024), xp)
 		DECQ(n)
 		if block < 3 {
@@ -241,13 +273,21 @@ func matvecNVFP4AVX512() {
 	MOVQ(blocks, n)
 	ANDQ(Imm(3), n)
 	SHLQ(Imm(4), n)
-	LEAQ(Mem{Base: scales, Index: n, Scale: 1, Disp: -64}, scales)
+	LEAQ(Mem{Base: scales[1], Index: n, Scale: 1, Disp: -64}, scales[1])
 	Label("wholeSum")
-	sum := avx512.sum(acc)
-	VMULSS(step, sum, sum)
-	VMOVSS(sum, Mem{Base: dst})
-	ADDQ(Imm(4), dst)
-	DECQ(rows)
+	MOVQ(packed[1], packed[0])
+	MOVQ(scales[1], scales[0])
+	var sums [2]reg.VecVirtual
+	for r, a := range acc {
+		sums[r] = avx512.sum(a)
+		VMULSS(step, sums[r], sums[r])
+	}
+	VMOVSS(sums[0], Mem{Base: dst})
+	SUBQ(Imm(2), rows)
+	JL(LabelRef("done"))
+	VMOVSS(sums[1], Mem{Base: dst, Disp: 4})
+	ADDQ(Imm(8), dst)
+	TESTQ(rows, rows)
 	JNZ(LabelRef("row"))
 	Label("done")
 	VZEROUPPER()
