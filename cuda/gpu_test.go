@@ -415,7 +415,7 @@ func TestMeasureErrors(t *testing.T) {
 				for _, pair := range [][2]float64{
 					{want.SumSquares, got.SumSquares}, {want.SumSquaredError, got.SumSquaredError}, {want.SumSquaredFloor, got.SumSquaredFloor},
 				} {
-					require.InDelta(t, pair[0], pair[1], 1e-12*pair[0])
+					require.InDelta(t, pair[0], pair[1], 1e-6*pair[0]) // quant adds up in float32 within blocks
 				}
 				free(e, m)
 			}

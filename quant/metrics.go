@@ -52,6 +52,7 @@ func MeasureErrors(p Profile, global float32, bf16, packed, scales []byte) Error
 const (
 	errorBlock            = 16
 	errorLeast, errorMost = 0x1p-40, 0x1p40 // largest magnitudes of a block between which float32 will do
+	bf16Least             = 0x1p-133
 )
 
 // errorLanes are the squares of the weights, of the errors, and of the floor's errors times 6: 6x - code*amax is exact where amax/6 is not.
@@ -75,21 +76,21 @@ func referenceErrorSums(sums *errorLanes, steps *[256]float32, bf16, packed, sca
 		n := min(errorBlock, len(scales))
 		top := BF16ToFloat32(maxMagnitude(bf16[:n*groupSize*2]))
 		if abs32(steps[0x7e]) <= errorMost && top <= errorMost && (top == 0 || top >= errorLeast) {
-			sumErrors[float32](sums, steps, bf16, packed, scales[:n])
+			sumErrors[float32](sums, steps, bf16, packed, scales[:n], float32Min)
 		} else {
-			sumErrors[float64](sums, steps, bf16, packed, scales[:n])
+			sumErrors[float64](sums, steps, bf16, packed, scales[:n], bf16Least)
 		}
 		bf16, packed, scales = bf16[n*groupSize*2:], packed[n*groupSize/2:], scales[n:]
 	}
 }
 
-// sumErrors adds a block.
-func sumErrors[F float32 | float64](sums *errorLanes, steps *[256]float32, bf16, packed, scales []byte) {
+// sumErrors adds a block. Group maxima from least on have a reciprocal; smaller ones beside errorLeast do not matter.
+func sumErrors[F float32 | float64](sums *errorLanes, steps *[256]float32, bf16, packed, scales []byte, least F) {
 	var lanes [3][groupSize]F
 	for g, s := range scales {
 		group := bf16[g*2*groupSize:][:2*groupSize]
 		amax := F(BF16ToFloat32(maxMagnitude(group)))
-		inverse := 1 / max(amax, float32Min)
+		inverse := 1 / max(amax, least)
 		for i := range groupSize {
 			x := F(BF16ToFloat32(element(group, i)))
 			code := packed[g*groupSize/2+i/2] >> (i % 2 * 4) & 15
