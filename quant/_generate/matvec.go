@@ -129,11 +129,11 @@ func matvecNVFP4AVX512() {
 	last := AllocLocal(192)
 	table := ZMM()
 	VMOVDQU64(valueTable(), table)
-	// a scale byte goes to the upper half of a word; shifted down by one it is a half-precision number, 2^8 too small
+	// scales come sixteen at a time; lane i of half h has group 8h+i/2's
 	var order [2]reg.VecVirtual
 	for h := range order {
-		order[h] = YMM()
-		VMOVDQU(bytes("scaleOrder"+string(rune('0'+h)), func(i int) byte { return []byte{0x80, byte(8*h + i/4%8)}[i%2] }), order[h])
+		order[h] = ZMM()
+		VMOVDQU64(bytes("scaleOrder"+string(rune('0'+h)), func(i int) byte { return []byte{byte(8*h + i/8), 0, 0, 0}[i%4] }), order[h])
 	}
 	t := XMM()
 	VMOVSS(dword(0x43800000), t)
@@ -143,8 +143,9 @@ func matvecNVFP4AVX512() {
 	TESTQ(rows, rows)
 	JZ(LabelRef("done"))
 	Label("row")
-	acc := ZMM()
-	VPXORQ(acc, acc, acc)
+	acc := [2]reg.VecVirtual{ZMM(), ZMM()}
+	VPXORQ(acc[0], acc[0], acc[0])
+	VPXORQ(acc[1], acc[1], acc[1])
 	MOVQ(x, xp)
 	MOVQ(blocks, n)
 	Label("block")
@@ -159,38 +160,43 @@ func matvecNVFP4AVX512() {
 	}
 	LEAQ(last, packed)
 	Label("inside")
+	// a byte in the middle of a half-precision number is 2^8 too small
+	s := ZMM()
+	VPMOVZXBW(Mem{Base: scales}, s.AsY())
+	VPSLLW(Imm(7), s.AsY(), s.AsY())
+	VCVTPH2PS(s.AsY(), s)
 	for h := range 2 {
 		PREFETCHT0(Mem{Base: packed, Disp: ahead + 64*h})
-		part, s := ZMM(), ZMM()
+		parts := [2]reg.VecVirtual{ZMM(), ZMM()} // two, since a sum of eight takes as long as three halves
 		for k := range 4 {
 			codes := ZMM()
 			VMOVDQU64(Mem{Base: packed, Disp: 64*h + k}, codes)
-			for nibble := range 2 {
+			for nibble, part := range parts {
 				w := ZMM()
 				VPERMPS(table, codes, w)
 				if nibble == 0 {
 					VPSRLD(Imm(4), codes, codes)
 				}
 				at := Mem{Base: xp, Disp: (8*h + 2*k + nibble) * 64}
-				if k+nibble == 0 {
+				if k == 0 {
 					VMULPS(at, w, part)
 				} else {
 					VFMADD231PS(at, w, part)
 				}
 			}
 		}
-		VBROADCASTI128(Mem{Base: scales}, s.AsY())
-		VPSHUFB(order[h], s.AsY(), s.AsY())
-		VPSRLW(Imm(1), s.AsY(), s.AsY())
-		VCVTPH2PS(s.AsY(), s)
-		VFMADD231PS(s, part, acc)
+		t := ZMM()
+		VPERMPS(s, order[h], t)
+		VFMADD231PS(t, parts[0], acc[h])
+		VFMADD231PS(t, parts[1], acc[h])
 	}
 	ADDQ(U32(128), packed)
 	ADDQ(U32(1024), xp)
 	ADDQ(Imm(16), scales)
 	DECQ(n)
 	JNZ(LabelRef("block"))
-	sum := avx512.sum(acc)
+	VADDPS(acc[1], acc[0], acc[0])
+	sum := avx512.sum(acc[0])
 	VMULSS(step, sum, sum)
 	VMOVSS(sum, Mem{Base: dst})
 	ADDQ(Imm(4), dst)
