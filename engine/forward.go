@@ -128,7 +128,7 @@ func (s *Session) inputNormRow(_, t int) {
 	}
 }
 
-// positionRow normalises each head of q and k, turns them by their position, and stores k and v.
+// positionRow normalises each head of q and k, turns them by their position, scales q for the softmax, and stores k and v.
 func (s *Session) positionRow(_, t int) {
 	c, l := s.model.Config, s.layer
 	half, dim := len(l.rope.inverse), c.HeadDim
@@ -137,6 +137,10 @@ func (s *Session) positionRow(_, t int) {
 	for h := 0; h < len(q); h += dim {
 		rmsNorm(q[h:h+dim], q[h:h+dim], l.qNorm, c.Eps)
 		rotate(q[h:h+dim], cos, sin)
+	}
+	scale := float32(1 / math.Sqrt(float64(dim)))
+	for i := range q {
+		q[i] *= scale
 	}
 	for h := 0; h < len(k); h += dim {
 		rmsNorm(k[h:h+dim], k[h:h+dim], l.kNorm, c.Eps)
@@ -154,31 +158,26 @@ func (s *Session) attend(worker, piece int) {
 	if l.Window > 0 {
 		first = max(position-l.Window+1, 0) // a query sees Window keys, its own among them
 	}
-	p := s.scores[worker][:position-first+1]
-	group, scale := l.Heads/c.KVHeads, float32(1/math.Sqrt(float64(dim)))
-	for h := kvHead * group; h < (kvHead+1)*group; h++ {
-		at := (t*l.Heads + h) * dim
-		q, out := s.q[at:at+dim], s.o[at:at+dim]
-		for i := range q {
-			q[i] *= scale
-		}
-		s.kv.dots(p, q, kvHead, first)
-		sum := exponentials(p)
-		s.kv.sum(out, p, kvHead, first)
-		for i := range out {
-			out[i] /= sum
-		}
-		switch {
-		case l.g == nil:
-		case l.g.rows == l.Heads: // one gate for the head
-			gate := softplus(s.g[t*l.Heads+h])
-			for i := range out {
-				out[i] *= gate
-			}
-		default: // one gate for each element
-			for i := range out {
-				out[i] *= softplus(s.g[at+i])
-			}
+	group, keys := l.Heads/c.KVHeads, position-first+1
+	from := t*l.Heads + kvHead*group
+	rows := func(x []float32) quant.Matrix {
+		return quant.Matrix{Data: x[from*dim : (from+group)*dim], Rows: group, Cols: dim, Stride: dim}
+	}
+	p := quant.Matrix{Data: s.scores[worker][:group*keys], Rows: group, Cols: keys, Stride: keys}
+	s.kv.dots(p, rows(s.q), kvHead, first, s.kvBufs[worker])
+	for h := range group {
+		softmax(p.Data[h*keys : (h+1)*keys])
+	}
+	out := rows(s.o)
+	s.kv.sum(out, p, kvHead, first, s.kvBufs[worker])
+	if l.g == nil {
+		return
+	}
+	elements := l.Heads * dim / l.g.rows // that one gate is for: a head's, or one
+	for i := 0; i < len(out.Data); i += elements {
+		gate := softplus(s.g[(from*dim+i)/elements])
+		for j := range elements {
+			out.Data[i+j] *= gate
 		}
 	}
 }

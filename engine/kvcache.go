@@ -6,10 +6,14 @@ import "github.com/lagquant/lagquant/quant"
 // before its first query looks back.
 type kvCache struct {
 	heads, slots, dim int
+	keys, values      kvRows
+}
 
-	k, v           []float32 // [heads, slots, dim]
-	k8, v8         []byte    // the same as E4M3 of value/scale, instead
-	kScale, vScale float32
+// kvRows are [heads, slots, dim], in one of two forms.
+type kvRows struct {
+	f32   []float32
+	fp8   []byte // E4M3 of value/scale
+	scale float32
 }
 
 // kvBytes returns the bytes of all layers' keys and values.
@@ -33,13 +37,15 @@ func (l *LayerConfig) slots(positions, chunk int) int {
 }
 
 func newKVCache(c *Config, l *layer, format KVFormat, positions, chunk int) kvCache {
-	cache := kvCache{heads: c.KVHeads, slots: l.slots(positions, chunk), dim: c.HeadDim, kScale: l.kScale, vScale: l.vScale}
-	n := cache.heads * cache.slots * cache.dim
-	if format == KVFP8 {
-		cache.k8, cache.v8 = make([]byte, n), make([]byte, n)
-	} else {
-		cache.k, cache.v = make([]float32, n), make([]float32, n)
+	cache := kvCache{heads: c.KVHeads, slots: l.slots(positions, chunk), dim: c.HeadDim}
+	rows := func(scale float32) kvRows {
+		n := cache.heads * cache.slots * cache.dim
+		if format == KVFP8 {
+			return kvRows{fp8: make([]byte, n), scale: scale}
+		}
+		return kvRows{f32: make([]float32, n)}
 	}
+	cache.keys, cache.values = rows(l.kScale), rows(l.vScale)
 	return cache
 }
 
@@ -48,72 +54,74 @@ func (c *kvCache) at(head, position int) int { return (head*c.slots + position%c
 // put stores the key and the value of one position; k and v are [heads, dim].
 func (c *kvCache) put(position int, k, v []float32) {
 	for h := range c.heads {
-		at, from := c.at(h, position), h*c.dim
-		if c.k8 == nil {
-			copy(c.k[at:at+c.dim], k[from:])
-			copy(c.v[at:at+c.dim], v[from:])
-			continue
-		}
-		for i := range c.dim {
-			c.k8[at+i] = toFP8(k[from+i] / c.kScale)
-			c.v8[at+i] = toFP8(v[from+i] / c.vScale)
-		}
+		c.keys.put(c.at(h, position), k[h*c.dim:(h+1)*c.dim])
+		c.values.put(c.at(h, position), v[h*c.dim:(h+1)*c.dim])
+	}
+}
+
+func (r *kvRows) put(at int, row []float32) {
+	if r.fp8 == nil {
+		copy(r.f32[at:], row)
+		return
+	}
+	for i, f := range row {
+		r.fp8[at+i] = toFP8(f / r.scale)
 	}
 }
 
 // toFP8 saturates, as the engines that write FP8 keys and values do.
 func toFP8(f float32) byte { return quant.Float32ToE4M3(min(max(f, -448), 448)) }
 
-// run returns where a head's rows from position first on lie, and how many of n stand together before the ring's end.
-func (c *kvCache) run(head, first, n int) (from, to int) {
-	at := c.at(head, first)
-	return at, at + min(n, c.slots-first%c.slots)*c.dim
-}
-
-// dots writes q . key for len(dst) positions from first on.
-func (c *kvCache) dots(dst, q []float32, head, first int) {
-	for len(dst) > 0 {
-		from, to := c.run(head, first, len(dst))
-		n := (to - from) / c.dim
-		if c.k8 == nil {
-			dotRows(dst[:n], q, c.k[from:to])
-		} else {
-			for i := range n {
-				dst[i] = dotFP8(q, c.k8[from+i*c.dim:][:c.dim]) * c.kScale
-			}
-		}
-		dst, first = dst[n:], first+n
+// dots writes q . key for every query [queries, dim] and dst.Cols positions from first on: dst [queries, positions].
+func (c *kvCache) dots(dst, q quant.Matrix, head, first int, buf []float32) {
+	for done := 0; done < dst.Cols; {
+		keys := c.rows(&c.keys, head, first+done, dst.Cols-done, buf)
+		quant.DotRows(columns(dst, done, keys.Rows), q, keys)
+		done += keys.Rows
 	}
 }
 
-// sum writes the sum of weight * value over len(weights) positions from first on.
-func (c *kvCache) sum(dst, weights []float32, head, first int) {
-	clear(dst)
-	for len(weights) > 0 {
-		from, to := c.run(head, first, len(weights))
-		n := (to - from) / c.dim
-		if c.k8 == nil {
-			addRows(dst, weights[:n], c.v[from:to])
-		} else {
-			for i, w := range weights[:n] {
-				addScaledFP8(dst, c.v8[from+i*c.dim:][:c.dim], w*c.vScale)
-			}
-		}
-		weights, first = weights[n:], first+n
+// sum writes the sum of weight * value over weights.Cols positions from first on: weights [queries, positions], dst [queries, dim].
+func (c *kvCache) sum(dst, weights quant.Matrix, head, first int, buf []float32) {
+	clear(dst.Data)
+	for done := 0; done < weights.Cols; {
+		values := c.rows(&c.values, head, first+done, weights.Cols-done, buf)
+		quant.AddRows(dst, columns(weights, done, values.Rows), values)
+		done += values.Rows
 	}
+}
+
+func columns(m quant.Matrix, from, n int) quant.Matrix {
+	return quant.Matrix{Data: m.Data[from:], Rows: m.Rows, Cols: n, Stride: m.Stride}
+}
+
+// fp8Rows is how many FP8 rows are made float32 at a time: with their products they stay in a core's first cache.
+const fp8Rows = 64
+
+// rows returns n rows from a position on, or fewer: they end where the ring or buf [fp8Rows, dim] does.
+func (c *kvCache) rows(r *kvRows, head, position, n int, buf []float32) quant.Matrix {
+	at, n := c.at(head, position), min(n, c.slots-position%c.slots)
+	if r.fp8 == nil {
+		return quant.Matrix{Data: r.f32[at : at+n*c.dim], Rows: n, Cols: c.dim, Stride: c.dim}
+	}
+	n = min(n, fp8Rows)
+	for i, b := range r.fp8[at : at+n*c.dim] {
+		buf[i] = e4m3[b] * r.scale
+	}
+	return quant.Matrix{Data: buf, Rows: n, Cols: c.dim, Stride: c.dim}
 }
 
 // copyRange takes over the keys and values of another cache of the same shape.
 func (c *kvCache) copyRange(from *kvCache, first, n int) {
 	for h := range c.heads {
 		for p := first; p < first+n; p++ {
-			at := c.at(h, p)
-			if c.k8 == nil {
-				copy(c.k[at:at+c.dim], from.k[at:])
-				copy(c.v[at:at+c.dim], from.v[at:])
-			} else {
-				copy(c.k8[at:at+c.dim], from.k8[at:])
-				copy(c.v8[at:at+c.dim], from.v8[at:])
+			at, end := c.at(h, p), c.at(h, p)+c.dim
+			for _, x := range [][2]*kvRows{{&c.keys, &from.keys}, {&c.values, &from.values}} {
+				if x[0].fp8 == nil {
+					copy(x[0].f32[at:end], x[1].f32[at:])
+				} else {
+					copy(x[0].fp8[at:end], x[1].fp8[at:])
+				}
 			}
 		}
 	}
@@ -125,19 +133,3 @@ var e4m3 = func() (table [256]float32) {
 	}
 	return table
 }()
-
-func dotFP8(a []float32, b []byte) (sum float32) {
-	b = b[:len(a)]
-	for i, v := range a {
-		sum += float32(v * e4m3[b[i]])
-	}
-	return sum
-}
-
-// addScaledFP8 adds w*x to dst.
-func addScaledFP8(dst []float32, x []byte, w float32) {
-	x = x[:len(dst)]
-	for i, b := range x {
-		dst[i] += float32(w * e4m3[b])
-	}
-}

@@ -64,13 +64,12 @@ func (s *Session) multiplyPiece(worker, piece int) {
 		s.fail(err)
 		return
 	}
-	for t := range p.n {
-		x, y := p.x[t*w.cols:(t+1)*w.cols], p.y[t*w.rows+from:t*w.rows+to]
-		if w.fp4 {
-			quant.MatVecNVFP4(y, x, code, group, w.step, to-from, w.cols)
-		} else {
-			quant.MatVecBF16(y, x, code, to-from, w.cols)
-		}
+	x := quant.Matrix{Data: p.x, Rows: p.n, Cols: w.cols, Stride: w.cols}
+	y := quant.Matrix{Data: p.y[from:], Rows: p.n, Cols: to - from, Stride: w.rows}
+	if w.fp4 {
+		quant.MatMulNVFP4(y, x, nil, code, group, w.step)
+	} else {
+		quant.MatMulBF16(y, x, nil, code)
 	}
 }
 

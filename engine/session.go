@@ -70,7 +70,8 @@ type Session struct {
 	y       []float32   // [T, hidden] what attention or routed experts add
 	cos     [][]float32 // by RoPE: [T, dims/2]
 	sin     [][]float32
-	scores  [][]float32 // by worker: [positions]
+	scores  [][]float32 // by worker: [heads of a key/value head, positions]
+	kvBufs  [][]float32 // by worker: [fp8Rows, dim]
 	router  []float32   // [T, experts] scores
 	picks   []int32     // [T, topK] experts chosen, ascending
 	weights []float32   // [T, topK]
@@ -116,9 +117,16 @@ func (m *Model) NewSession(positions int) (*Session, error) {
 	for i := range s.cache {
 		s.cache[i] = newKVCache(c, &m.layers[i], m.options.KV, positions, chunkRows)
 	}
-	s.scores, s.streams = make([][]float32, workers), make([][]byte, workers)
+	group := 0
+	for i := range m.layers {
+		group = max(group, m.layers[i].Heads/c.KVHeads)
+	}
+	s.scores, s.kvBufs, s.streams = make([][]float32, workers), make([][]float32, workers), make([][]byte, workers)
 	for i := range s.scores {
-		s.scores[i] = make([]float32, positions)
+		s.scores[i] = make([]float32, group*positions)
+		if m.options.KV == KVFP8 {
+			s.kvBufs[i] = make([]float32, fp8Rows*c.HeadDim)
+		}
 	}
 	s.cos, s.sin = make([][]float32, len(m.ropes)), make([][]float32, len(m.ropes))
 	s.counts = make([]int32, c.Experts+1)

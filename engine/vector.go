@@ -25,40 +25,6 @@ func dot(a, b []float32) float32 {
 	return sum
 }
 
-// dotRows writes the product of q with each row, four at a time: q is loaded once for them, and their sums do not wait for one another.
-func dotRows(dst, q, rows []float32) {
-	n := len(q)
-	for ; len(dst) >= 4; dst, rows = dst[4:], rows[4*n:] {
-		a, b, c, d := rows[:n], rows[n:2*n], rows[2*n:3*n], rows[3*n:4*n]
-		var x, y, z, w float32
-		for i, v := range q {
-			x += float32(v * a[i])
-			y += float32(v * b[i])
-			z += float32(v * c[i])
-			w += float32(v * d[i])
-		}
-		dst[0], dst[1], dst[2], dst[3] = x, y, z, w
-	}
-	for i := range dst {
-		dst[i] = dot(q, rows[i*n:(i+1)*n])
-	}
-}
-
-// addRows adds weight * row to dst, for each row.
-func addRows(dst, weights, rows []float32) {
-	n := len(dst)
-	for ; len(weights) >= 4; weights, rows = weights[4:], rows[4*n:] {
-		a, b, c, d := rows[:n], rows[n:2*n], rows[2*n:3*n], rows[3*n:4*n]
-		x, y, z, w := weights[0], weights[1], weights[2], weights[3]
-		for i := range dst {
-			dst[i] += (float32(x*a[i]) + float32(y*b[i])) + (float32(z*c[i]) + float32(w*d[i]))
-		}
-	}
-	for i, w := range weights {
-		addScaled(dst, rows[i*n:(i+1)*n], w)
-	}
-}
-
 // addScaled adds w*x to dst.
 func addScaled(dst, x []float32, w float32) {
 	x = x[:len(dst)]
@@ -80,25 +46,21 @@ func rmsNorm(dst, x, weight []float32, eps float32) bool {
 
 // softmax turns scores into probabilities in place.
 func softmax(x []float32) {
-	sum := exponentials(x)
-	for i := range x {
-		x[i] /= sum
-	}
-}
-
-// exponentials turns scores into exp(score - largest score) in place and returns their sum.
-func exponentials(x []float32) (sum float32) {
 	top := float32(math.Inf(-1))
 	for _, v := range x {
 		if v > top { // max() is ten times slower: it asks about NaN and zeros
 			top = v
 		}
 	}
+	var sum float32
 	for i, v := range x {
 		x[i] = exp(v - top)
 		sum += x[i]
 	}
-	return sum
+	scale := 1 / sum
+	for i := range x {
+		x[i] *= scale
+	}
 }
 
 // exp is within two units in the last place: a prompt needs it for every pair of tokens in every head,

@@ -69,6 +69,19 @@ func dequantizeBF16AVX2(dst *byte, packed *byte, scales *byte, steps *float32, g
 //go:noescape
 func errorSumsAVX2(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
 
+// widenBF16AVX2 writes a row of a panel from so many vectors of BF16.
+//
+//go:noescape
+func widenBF16AVX2(dst *float32, w *byte, vectors int)
+
+// interleaveAVX2 copies vectors to places so many bytes apart, the elements of each in a given order.
+//
+//go:noescape
+func interleaveAVX2(dst *float32, x *float32, order *uint32, vectors int, step int)
+
+// peakAVX2 does 96 multiply-adds a round.
+func peakAVX2(rounds int)
+
 // dequantizeAVX512 writes the float32 values of whole groups; steps has the step of each of 256 scale bytes.
 //
 //go:noescape
@@ -83,3 +96,46 @@ func dequantizeBF16AVX512(dst *byte, packed *byte, scales *byte, steps *float32,
 //
 //go:noescape
 func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
+
+// widenBF16AVX512 writes a row of a panel from so many vectors of BF16.
+//
+//go:noescape
+func widenBF16AVX512(dst *float32, w *byte, vectors int)
+
+// interleaveAVX512 copies vectors to places so many bytes apart, the elements of each in a given order.
+//
+//go:noescape
+func interleaveAVX512(dst *float32, x *float32, order *uint32, vectors int, step int)
+
+// peakAVX512 does 192 multiply-adds a round.
+func peakAVX512(rounds int)
+
+// widenNVFP4AVX2 writes a row of a panel; values has those of the scale bytes.
+//
+//go:noescape
+func widenNVFP4AVX2(dst *float32, packed *byte, scales *byte, values *float32, groups int)
+
+// widenNVFP4AVX512 writes a row of a panel in the order 0, 8, 1, 9, ... of each group; values has those of the scale bytes.
+//
+//go:noescape
+func widenNVFP4AVX512(dst *float32, packed *byte, scales *byte, values *float32, groups int)
+
+// dotTileAVX2 computes a dotTile of 1 to 3 rows of x.
+//
+//go:noescape
+func dotTileAVX2(a *byte, tokens int)
+
+// dotTileAVX512 computes a dotTile of 1 to 6 rows of x.
+//
+//go:noescape
+func dotTileAVX512(a *byte, tokens int)
+
+// addTileAVX2 computes an addTile of 1 to 3 sums of 1 or 4 vectors.
+//
+//go:noescape
+func addTileAVX2(a *byte, sums int, vectors int)
+
+// addTileAVX512 computes an addTile of 1 to 3 sums of 1 or 8 vectors.
+//
+//go:noescape
+func addTileAVX512(a *byte, sums int, vectors int)

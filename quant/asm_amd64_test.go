@@ -44,4 +44,19 @@ func TestTableLayout(t *testing.T) {
 	} {
 		require.Equal(t, want, got)
 	}
+	var d dotTile
+	for i, got := range []uintptr{
+		unsafe.Offsetof(d.dst), unsafe.Offsetof(d.dstStride), unsafe.Offsetof(d.x), unsafe.Offsetof(d.xStride), unsafe.Offsetof(d.xStep),
+		unsafe.Offsetof(d.w), unsafe.Offsetof(d.wStride), unsafe.Offsetof(d.wStep), unsafe.Offsetof(d.quadStep), unsafe.Offsetof(d.quads),
+		unsafe.Offsetof(d.vectors), unsafe.Offsetof(d.add), unsafe.Offsetof(d.scale),
+	} {
+		require.EqualValues(t, 8*i, got)
+	}
+	var a addTile
+	for i, got := range []uintptr{
+		unsafe.Offsetof(a.dst), unsafe.Offsetof(a.dstStride), unsafe.Offsetof(a.weights), unsafe.Offsetof(a.weightsStride), unsafe.Offsetof(a.m),
+		unsafe.Offsetof(a.mStride), unsafe.Offsetof(a.rows),
+	} {
+		require.EqualValues(t, 8*i, got)
+	}
 }

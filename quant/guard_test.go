@@ -6,6 +6,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -39,6 +40,21 @@ func TestKernelsStayInside(t *testing.T) {
 			x, y := make([]float32, cols), make([]float32, rows)
 			MatVecBF16(y, x, bf16, rows, cols)
 			MatVecNVFP4(y, x, packed, scales, 1, rows, cols)
+
+			many := func(rows, cols int) Matrix {
+				b := guarded(t, 4*rows*cols)
+				return Matrix{unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4), rows, cols, cols}
+			}
+			for _, tokens := range []int{2, 7, 13} {
+				x, y := many(tokens, cols), many(tokens, rows)
+				MatMulBF16(y, x, nil, bf16)
+				MatMulNVFP4(y, x, nil, packed, scales, 1)
+				for _, cols := range []int{cols, cols - 1, 1} {
+					q, m, dots := many(tokens, cols), many(6, cols), many(tokens, 6)
+					DotRows(dots, q, m)
+					AddRows(q, dots, m)
+				}
+			}
 		}
 	})
 }

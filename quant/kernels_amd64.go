@@ -162,9 +162,3 @@ func errorSumsBlocks(sums *errorLanes, bf16, packed, scales []byte, steps *[256]
 	}
 	return 0
 }
-
-func matMulBlocks(dst, x Matrix, index []int32, w *weights) bool { return false }
-
-func dotRowsBlocks(dst, q, m Matrix) bool { return false }
-
-func addRowsBlocks(dst, weights, m Matrix) bool { return false }

@@ -43,7 +43,16 @@ func main() {
 		dequantize(v, false)
 		dequantize(v, true)
 		errorSums(v)
+		widenBF16(v)
+		interleave(v)
+		peak(v)
 	}
+	widenNVFP4AVX2()
+	widenNVFP4AVX512()
+	dotTiles(avx2, 3)
+	dotTiles(avx512, 6)
+	addTiles(avx2, 4)
+	addTiles(avx512, 8)
 	Generate()
 }
 
