@@ -345,7 +345,7 @@ func (s *Session) group(T int) {
 }
 
 // waveExperts bounds a wave; the cache may bound it further.
-const waveExperts = 16
+const waveExperts = 32
 
 // nextWave takes the next experts that have tokens, as many as the buffers hold, and returns the rows of the wave.
 func (s *Session) nextWave(next *int) int {

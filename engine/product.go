@@ -12,12 +12,13 @@ type product struct {
 	end   int // pieces of this product and of those before it
 }
 
-// A piece of W stays in a core's own cache while all rows of x pass over it. It is as large as such caches go, because a kernel does something
-// to each x first, unless that leaves less than a few pieces for each worker. Rows of y do not depend on the piece that they are computed in.
+// Each piece of W has all rows of x brought into a kernel's order first. So pieces are as large as leaves each worker a few, within limits: where
+// weights pass once, for one row, the limit is soon reached. Rows of y do not depend on the piece that they are computed in.
 const (
-	leastPiece = 64 << 10
-	mostPiece  = 1 << 20
 	fewPieces  = 8
+	leastPiece = 64 << 10
+	mostPiece  = 1 << 20 // for one row of x, and where reading from the file should be worth its while
+	manyPiece  = 4 << 20 // for more
 )
 
 // multiply computes all products added since the last call, on all workers at once.
@@ -26,16 +27,19 @@ func (s *Session) multiply() error {
 	for i := range s.products {
 		bytes += s.products[i].w.bytes()
 	}
-	share := min(max(bytes/(fewPieces*s.model.shared.pool.workers), leastPiece), mostPiece)
+	share := max(bytes/(fewPieces*s.model.shared.pool.workers), leastPiece)
 	for i := range s.products {
 		p := &s.products[i]
-		size := share
-		if p.w.code == nil { // streamed: large, to make reading worth its while
-			size = mostPiece
-			s.Stats.FileBytes += int64(p.w.bytes())
-		}
 		s.Stats.WeightBytes += int64(p.w.bytes())
-		p.piece = max(size/(p.w.bytes()/p.w.rows)&^7, 8)
+		size, whole := min(share, mostPiece), 8 // rows that kernels do at a time
+		if p.n > 1 {
+			size, whole = min(share, manyPiece), 64
+		}
+		if p.w.code == nil {
+			s.Stats.FileBytes += int64(p.w.bytes())
+			size = mostPiece
+		}
+		p.piece = max(size*p.w.rows/p.w.bytes()/whole*whole, whole)
 		end += (p.w.rows + p.piece - 1) / p.piece
 		p.end = end
 	}

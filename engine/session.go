@@ -276,7 +276,7 @@ func (s *Session) grow(rows int) {
 	s.router, s.weights = floats(rows*c.Experts), floats(rows*c.TopK)
 	s.picks, s.slots, s.pairs = make([]int32, rows*c.TopK), make([]int32, rows*c.TopK), make([]int32, rows*c.TopK)
 
-	p := max(rows, c.TopK)
+	p := max(2*rows, c.TopK)
 	s.rowToken, s.rowBlock = make([]int32, p), make([]int32, p)
 	s.gateIn, s.upIn, s.e = floats(p*c.Hidden), floats(p*c.Hidden), floats(p*c.Hidden)
 	n := max(rows*width, p*c.ExpertWidth)
