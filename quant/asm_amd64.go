@@ -49,10 +49,15 @@ func matVecBF16AVX512(dst *float32, x *float32, w *byte, rows int, vectors int)
 //go:noescape
 func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
 
-// matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x in the order of laneElement512.
+// fixedAVX512 writes 128 activations at a time as fixed-point numbers for matVecNVFP4AVX512, in as much memory.
 //
 //go:noescape
-func matVecNVFP4AVX512(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
+func fixedAVX512(dst *float32, x *float32, halves int)
+
+// matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by what fixedAVX512 made of x.
+//
+//go:noescape
+func matVecNVFP4AVX512(dst *float32, fixed *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
 
 // dequantizeAVX2 writes the float32 values of whole groups; steps has the step of each of 256 scale bytes.
 //

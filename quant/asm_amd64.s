@@ -3188,19 +3188,314 @@ DATA quant_scales1<>+48(SB)/8, $0x0180018001800180
 DATA quant_scales1<>+56(SB)/8, $0x0380038003800380
 GLOBL quant_scales1<>(SB), RODATA|NOPTR, $64
 
-// func matVecNVFP4AVX512(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
-// Requires: AVX, AVX2, AVX512F, MMX+
-TEXT ·matVecNVFP4AVX512(SB), NOSPLIT, $192-56
+// func fixedAVX512(dst *float32, x *float32, halves int)
+// Requires: AVX, AVX512F
+TEXT ·fixedAVX512(SB), NOSPLIT, $0-24
 	MOVQ      dst+0(FP), AX
 	MOVQ      x+8(FP), CX
+	MOVQ      halves+16(FP), DX
+	VMOVDQU64 quant_eights<>+0(SB), Z0
+	TESTQ     DX, DX
+	JZ        done
+
+half:
+	KXNORW        K1, K1, K1
+	VGATHERDPS    (CX)(Z0*4), K1, Z1
+	KXNORW        K1, K1, K1
+	VGATHERDPS    4(CX)(Z0*4), K1, Z2
+	KXNORW        K1, K1, K1
+	VGATHERDPS    8(CX)(Z0*4), K1, Z3
+	KXNORW        K1, K1, K1
+	VGATHERDPS    12(CX)(Z0*4), K1, Z4
+	KXNORW        K1, K1, K1
+	VGATHERDPS    16(CX)(Z0*4), K1, Z5
+	KXNORW        K1, K1, K1
+	VGATHERDPS    20(CX)(Z0*4), K1, Z6
+	KXNORW        K1, K1, K1
+	VGATHERDPS    24(CX)(Z0*4), K1, Z7
+	KXNORW        K1, K1, K1
+	VGATHERDPS    28(CX)(Z0*4), K1, Z8
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z1, Z9
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z2, Z10
+	VPMAXUD       Z10, Z9, Z9
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z3, Z10
+	VPMAXUD       Z10, Z9, Z9
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z4, Z10
+	VPMAXUD       Z10, Z9, Z9
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z5, Z10
+	VPMAXUD       Z10, Z9, Z9
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z6, Z10
+	VPMAXUD       Z10, Z9, Z9
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z7, Z10
+	VPMAXUD       Z10, Z9, Z9
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z8, Z10
+	VPMAXUD       Z10, Z9, Z9
+	VPSRLD        $0x17, Z9, Z9
+	VPCMPEQD.BCST quant_dword000000ff<>+0(SB), Z9, K2
+	VPMAXUD.BCST  quant_dword00000030<>+0(SB), Z9, Z9
+	VPSUBD.BCST   quant_dword00000016<>+0(SB), Z9, Z11
+	VPSLLD        $0x17, Z11, Z11
+	VPBROADCASTD  quant_dword7fc00000<>+0(SB), K2, Z11
+	VMOVDQU64     quant_dword00000113<>+0(SB), Z10
+	VPSUBD        Z9, Z10, Z10
+	VPSLLD        $0x17, Z10, Z10
+	VMULPS        Z10, Z1, Z1
+	VCVTPS2DQ     Z1, Z1
+	VMOVDQA64     Z1, Z9
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z1, Z1
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z1, Z1
+	VMULPS        Z10, Z2, Z2
+	VCVTPS2DQ     Z2, Z2
+	VPADDD        Z2, Z9, Z9
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z2, Z2
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z2, Z2
+	VMULPS        Z10, Z3, Z3
+	VCVTPS2DQ     Z3, Z3
+	VPADDD        Z3, Z9, Z9
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z3, Z3
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z3, Z3
+	VMULPS        Z10, Z4, Z4
+	VCVTPS2DQ     Z4, Z4
+	VPADDD        Z4, Z9, Z9
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z4, Z4
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z4, Z4
+	VMULPS        Z10, Z5, Z5
+	VCVTPS2DQ     Z5, Z5
+	VPADDD        Z5, Z9, Z9
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z5, Z5
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z5, Z5
+	VMULPS        Z10, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z9, Z9
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z6, Z6
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z6, Z6
+	VMULPS        Z10, Z7, Z7
+	VCVTPS2DQ     Z7, Z7
+	VPADDD        Z7, Z9, Z9
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z7, Z7
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z7, Z7
+	VMULPS        Z10, Z8, Z8
+	VCVTPS2DQ     Z8, Z8
+	VPADDD        Z8, Z9, Z9
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z8, Z8
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z8, Z8
+	VMOVDQA64     Z1, Z10
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
+	VMOVDQA64     Z10, Z10
+	VPSLLD        $0x08, Z3, Z12
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x10, Z5, Z12
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x18, Z7, Z12
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VMOVDQU64     Z10, 256(AX)
+	VMOVDQA64     Z2, Z10
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
+	VMOVDQA64     Z10, Z10
+	VPSLLD        $0x08, Z4, Z12
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x10, Z6, Z12
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x18, Z8, Z12
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VMOVDQU64     Z10, 320(AX)
+	VPSRLD        $0x08, Z1, Z10
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
+	VMOVDQA64     Z10, Z10
+	VMOVDQA64     Z3, Z12
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x08, Z5, Z12
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x10, Z7, Z12
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VMOVDQU64     Z10, 128(AX)
+	VPSRLD        $0x08, Z2, Z10
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
+	VMOVDQA64     Z10, Z10
+	VMOVDQA64     Z4, Z12
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x08, Z6, Z12
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x10, Z8, Z12
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VMOVDQU64     Z10, 192(AX)
+	VPSRLD        $0x10, Z1, Z10
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
+	VMOVDQA64     Z10, Z10
+	VPSRLD        $0x08, Z3, Z12
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VMOVDQA64     Z5, Z12
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x08, Z7, Z12
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VMOVDQU64     Z10, (AX)
+	VPSRLD        $0x10, Z2, Z10
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
+	VMOVDQA64     Z10, Z10
+	VPSRLD        $0x08, Z4, Z12
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VMOVDQA64     Z6, Z12
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VPSLLD        $0x08, Z8, Z12
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
+	VPORD         Z12, Z10, Z10
+	VMOVDQU64     Z10, 64(AX)
+	VPSLLD        $0x02, Z9, Z9
+	VPADDD        Z9, Z9, Z10
+	VPADDD        Z10, Z9, Z9
+	VPXORD        Z10, Z10, Z10
+	VPSUBD        Z9, Z10, Z9
+	VMOVDQU64     Z9, 384(AX)
+	VMOVDQU64     Z11, 448(AX)
+	ADDQ          $0x00000200, CX
+	ADDQ          $0x00000200, AX
+	DECQ          DX
+	JNZ           half
+
+done:
+	VZEROUPPER
+	RET
+
+DATA quant_eights<>+0(SB)/8, $0x0000000800000000
+DATA quant_eights<>+8(SB)/8, $0x0000001800000010
+DATA quant_eights<>+16(SB)/8, $0x0000002800000020
+DATA quant_eights<>+24(SB)/8, $0x0000003800000030
+DATA quant_eights<>+32(SB)/8, $0x0000004800000040
+DATA quant_eights<>+40(SB)/8, $0x0000005800000050
+DATA quant_eights<>+48(SB)/8, $0x0000006800000060
+DATA quant_eights<>+56(SB)/8, $0x0000007800000070
+GLOBL quant_eights<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword7fffffff<>+0(SB)/8, $0x7fffffff7fffffff
+DATA quant_dword7fffffff<>+8(SB)/8, $0x7fffffff7fffffff
+DATA quant_dword7fffffff<>+16(SB)/8, $0x7fffffff7fffffff
+DATA quant_dword7fffffff<>+24(SB)/8, $0x7fffffff7fffffff
+DATA quant_dword7fffffff<>+32(SB)/8, $0x7fffffff7fffffff
+DATA quant_dword7fffffff<>+40(SB)/8, $0x7fffffff7fffffff
+DATA quant_dword7fffffff<>+48(SB)/8, $0x7fffffff7fffffff
+DATA quant_dword7fffffff<>+56(SB)/8, $0x7fffffff7fffffff
+GLOBL quant_dword7fffffff<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword000000ff<>+0(SB)/8, $0x000000ff000000ff
+DATA quant_dword000000ff<>+8(SB)/8, $0x000000ff000000ff
+DATA quant_dword000000ff<>+16(SB)/8, $0x000000ff000000ff
+DATA quant_dword000000ff<>+24(SB)/8, $0x000000ff000000ff
+DATA quant_dword000000ff<>+32(SB)/8, $0x000000ff000000ff
+DATA quant_dword000000ff<>+40(SB)/8, $0x000000ff000000ff
+DATA quant_dword000000ff<>+48(SB)/8, $0x000000ff000000ff
+DATA quant_dword000000ff<>+56(SB)/8, $0x000000ff000000ff
+GLOBL quant_dword000000ff<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword00000030<>+0(SB)/8, $0x0000003000000030
+DATA quant_dword00000030<>+8(SB)/8, $0x0000003000000030
+DATA quant_dword00000030<>+16(SB)/8, $0x0000003000000030
+DATA quant_dword00000030<>+24(SB)/8, $0x0000003000000030
+DATA quant_dword00000030<>+32(SB)/8, $0x0000003000000030
+DATA quant_dword00000030<>+40(SB)/8, $0x0000003000000030
+DATA quant_dword00000030<>+48(SB)/8, $0x0000003000000030
+DATA quant_dword00000030<>+56(SB)/8, $0x0000003000000030
+GLOBL quant_dword00000030<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword00000016<>+0(SB)/8, $0x0000001600000016
+DATA quant_dword00000016<>+8(SB)/8, $0x0000001600000016
+DATA quant_dword00000016<>+16(SB)/8, $0x0000001600000016
+DATA quant_dword00000016<>+24(SB)/8, $0x0000001600000016
+DATA quant_dword00000016<>+32(SB)/8, $0x0000001600000016
+DATA quant_dword00000016<>+40(SB)/8, $0x0000001600000016
+DATA quant_dword00000016<>+48(SB)/8, $0x0000001600000016
+DATA quant_dword00000016<>+56(SB)/8, $0x0000001600000016
+GLOBL quant_dword00000016<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword7fc00000<>+0(SB)/8, $0x7fc000007fc00000
+DATA quant_dword7fc00000<>+8(SB)/8, $0x7fc000007fc00000
+DATA quant_dword7fc00000<>+16(SB)/8, $0x7fc000007fc00000
+DATA quant_dword7fc00000<>+24(SB)/8, $0x7fc000007fc00000
+DATA quant_dword7fc00000<>+32(SB)/8, $0x7fc000007fc00000
+DATA quant_dword7fc00000<>+40(SB)/8, $0x7fc000007fc00000
+DATA quant_dword7fc00000<>+48(SB)/8, $0x7fc000007fc00000
+DATA quant_dword7fc00000<>+56(SB)/8, $0x7fc000007fc00000
+GLOBL quant_dword7fc00000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword00000113<>+0(SB)/8, $0x0000011300000113
+DATA quant_dword00000113<>+8(SB)/8, $0x0000011300000113
+DATA quant_dword00000113<>+16(SB)/8, $0x0000011300000113
+DATA quant_dword00000113<>+24(SB)/8, $0x0000011300000113
+DATA quant_dword00000113<>+32(SB)/8, $0x0000011300000113
+DATA quant_dword00000113<>+40(SB)/8, $0x0000011300000113
+DATA quant_dword00000113<>+48(SB)/8, $0x0000011300000113
+DATA quant_dword00000113<>+56(SB)/8, $0x0000011300000113
+GLOBL quant_dword00000113<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword00808080<>+0(SB)/8, $0x0080808000808080
+DATA quant_dword00808080<>+8(SB)/8, $0x0080808000808080
+DATA quant_dword00808080<>+16(SB)/8, $0x0080808000808080
+DATA quant_dword00808080<>+24(SB)/8, $0x0080808000808080
+DATA quant_dword00808080<>+32(SB)/8, $0x0080808000808080
+DATA quant_dword00808080<>+40(SB)/8, $0x0080808000808080
+DATA quant_dword00808080<>+48(SB)/8, $0x0080808000808080
+DATA quant_dword00808080<>+56(SB)/8, $0x0080808000808080
+GLOBL quant_dword00808080<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword0000ff00<>+0(SB)/8, $0x0000ff000000ff00
+DATA quant_dword0000ff00<>+8(SB)/8, $0x0000ff000000ff00
+DATA quant_dword0000ff00<>+16(SB)/8, $0x0000ff000000ff00
+DATA quant_dword0000ff00<>+24(SB)/8, $0x0000ff000000ff00
+DATA quant_dword0000ff00<>+32(SB)/8, $0x0000ff000000ff00
+DATA quant_dword0000ff00<>+40(SB)/8, $0x0000ff000000ff00
+DATA quant_dword0000ff00<>+48(SB)/8, $0x0000ff000000ff00
+DATA quant_dword0000ff00<>+56(SB)/8, $0x0000ff000000ff00
+GLOBL quant_dword0000ff00<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword00ff0000<>+0(SB)/8, $0x00ff000000ff0000
+DATA quant_dword00ff0000<>+8(SB)/8, $0x00ff000000ff0000
+DATA quant_dword00ff0000<>+16(SB)/8, $0x00ff000000ff0000
+DATA quant_dword00ff0000<>+24(SB)/8, $0x00ff000000ff0000
+DATA quant_dword00ff0000<>+32(SB)/8, $0x00ff000000ff0000
+DATA quant_dword00ff0000<>+40(SB)/8, $0x00ff000000ff0000
+DATA quant_dword00ff0000<>+48(SB)/8, $0x00ff000000ff0000
+DATA quant_dword00ff0000<>+56(SB)/8, $0x00ff000000ff0000
+GLOBL quant_dword00ff0000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dwordff000000<>+0(SB)/8, $0xff000000ff000000
+DATA quant_dwordff000000<>+8(SB)/8, $0xff000000ff000000
+DATA quant_dwordff000000<>+16(SB)/8, $0xff000000ff000000
+DATA quant_dwordff000000<>+24(SB)/8, $0xff000000ff000000
+DATA quant_dwordff000000<>+32(SB)/8, $0xff000000ff000000
+DATA quant_dwordff000000<>+40(SB)/8, $0xff000000ff000000
+DATA quant_dwordff000000<>+48(SB)/8, $0xff000000ff000000
+DATA quant_dwordff000000<>+56(SB)/8, $0xff000000ff000000
+GLOBL quant_dwordff000000<>(SB), RODATA|NOPTR, $64
+
+// func matVecNVFP4AVX512(dst *float32, fixed *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, AVX512VNNI, MMX+
+TEXT ·matVecNVFP4AVX512(SB), NOSPLIT, $0-56
+	MOVQ      dst+0(FP), AX
+	MOVQ      fixed+8(FP), CX
 	MOVQ      packed+16(FP), DX
 	MOVQ      scales+24(FP), BX
 	VMOVSS    step+32(FP), X0
 	MOVQ      rows+40(FP), SI
 	MOVQ      blocks+48(FP), DI
-	VMOVDQU64 quant_e2m1<>+0(SB), Z1
-	VMOVDQU   quant_scaleOrder0<>+0(SB), Y2
-	VMOVDQU   quant_scaleOrder1<>+0(SB), Y3
+	VMOVDQU64 quant_e2m1twice<>+0(SB), Z1
+	VMOVDQU64 quant_scaleOrder0<>+0(SB), Z2
+	VMOVDQU64 quant_scaleOrder1<>+0(SB), Z3
 	VMOVSS    quant_dword43800000<>+0(SB), X4
 	VMULSS    X4, X0, X0
 	TESTQ     SI, SI
@@ -3208,132 +3503,104 @@ TEXT ·matVecNVFP4AVX512(SB), NOSPLIT, $192-56
 
 row:
 	VPXORQ Z5, Z5, Z5
+	VPXORQ Z6, Z6, Z6
 	MOVQ   CX, R8
 	MOVQ   DI, R9
 
 block:
-	CMPQ      R9, $0x01
-	JNE       inside
-	CMPQ      SI, $0x01
-	JNE       inside
-	VMOVDQU64 (DX), Z4
-	VMOVDQU64 Z4, (SP)
-	VMOVDQU64 64(DX), Z4
-	VMOVDQU64 Z4, 64(SP)
-	LEAQ      (SP), DX
-
-inside:
-	PREFETCHT0     4096(DX)
-	VMOVDQU64      (DX), Z6
-	VPERMPS        Z1, Z6, Z4
-	VPSRLD         $0x04, Z6, Z6
-	VMULPS         (R8), Z4, Z4
-	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    64(R8), Z6, Z4
-	VMOVDQU64      1(DX), Z6
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    128(R8), Z7, Z4
-	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    192(R8), Z6, Z4
-	VMOVDQU64      2(DX), Z6
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    256(R8), Z7, Z4
-	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    320(R8), Z6, Z4
-	VMOVDQU64      3(DX), Z6
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    384(R8), Z7, Z4
-	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    448(R8), Z6, Z4
-	VBROADCASTI128 (BX), Y6
-	VPSHUFB        Y2, Y6, Y6
-	VPSRLW         $0x01, Y6, Y6
-	VCVTPH2PS      Y6, Z6
-	VFMADD231PS    Z6, Z4, Z5
-	PREFETCHT0     4160(DX)
-	VMOVDQU64      64(DX), Z6
-	VPERMPS        Z1, Z6, Z4
-	VPSRLD         $0x04, Z6, Z6
-	VMULPS         512(R8), Z4, Z4
-	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    576(R8), Z6, Z4
-	VMOVDQU64      65(DX), Z6
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    640(R8), Z7, Z4
-	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    704(R8), Z6, Z4
-	VMOVDQU64      66(DX), Z6
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    768(R8), Z7, Z4
-	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    832(R8), Z6, Z4
-	VMOVDQU64      67(DX), Z6
-	VPERMPS        Z1, Z6, Z7
-	VPSRLD         $0x04, Z6, Z6
-	VFMADD231PS    896(R8), Z7, Z4
-	VPERMPS        Z1, Z6, Z6
-	VFMADD231PS    960(R8), Z6, Z4
-	VBROADCASTI128 (BX), Y6
-	VPSHUFB        Y3, Y6, Y6
-	VPSRLW         $0x01, Y6, Y6
-	VCVTPH2PS      Y6, Z6
-	VFMADD231PS    Z6, Z4, Z5
-	ADDQ           $0x00000080, DX
-	ADDQ           $0x00000400, R8
-	ADDQ           $0x10, BX
-	DECQ           R9
-	JNZ            block
-	VEXTRACTF64X4  $0x01, Z5, Y4
-	VADDPS         Y4, Y5, Y5
-	VEXTRACTF128   $0x01, Y5, X4
-	VADDPS         X4, X5, X5
-	VPERMILPS      $0x0e, X5, X4
-	VADDPS         X4, X5, X5
-	VPERMILPS      $0x01, X5, X4
-	VADDPS         X4, X5, X5
-	VMULSS         X0, X5, X5
-	VMOVSS         X5, (AX)
-	ADDQ           $0x04, AX
-	DECQ           SI
-	JNZ            row
+	VPMOVZXBW     (BX), Y4
+	VPSLLW        $0x07, Y4, Y4
+	VCVTPH2PS     Y4, Z4
+	PREFETCHT0    4096(DX)
+	VMOVDQU64     (DX), Z9
+	VPERMB        Z1, Z9, Z10
+	VPSRLW        $0x04, Z9, Z9
+	VPERMB        Z1, Z9, Z9
+	VPXORQ        Z7, Z7, Z7
+	VPDPBUSD      (R8), Z10, Z7
+	VPDPBUSD      64(R8), Z9, Z7
+	VPSLLD        $0x08, Z7, Z7
+	VPDPBUSD      128(R8), Z10, Z7
+	VPDPBUSD      192(R8), Z9, Z7
+	VPSLLD        $0x08, Z7, Z7
+	VPDPBUSD      256(R8), Z10, Z7
+	VPDPBUSD      320(R8), Z9, Z7
+	VPADDD        384(R8), Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VPERMPS       Z4, Z2, Z9
+	VMULPS        448(R8), Z9, Z9
+	VFMADD231PS   Z9, Z7, Z5
+	PREFETCHT0    4160(DX)
+	VMOVDQU64     64(DX), Z9
+	VPERMB        Z1, Z9, Z10
+	VPSRLW        $0x04, Z9, Z9
+	VPERMB        Z1, Z9, Z9
+	VPXORQ        Z8, Z8, Z8
+	VPDPBUSD      512(R8), Z10, Z8
+	VPDPBUSD      576(R8), Z9, Z8
+	VPSLLD        $0x08, Z8, Z8
+	VPDPBUSD      640(R8), Z10, Z8
+	VPDPBUSD      704(R8), Z9, Z8
+	VPSLLD        $0x08, Z8, Z8
+	VPDPBUSD      768(R8), Z10, Z8
+	VPDPBUSD      832(R8), Z9, Z8
+	VPADDD        896(R8), Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VPERMPS       Z4, Z3, Z4
+	VMULPS        960(R8), Z4, Z4
+	VFMADD231PS   Z4, Z8, Z6
+	ADDQ          $0x00000080, DX
+	ADDQ          $0x00000400, R8
+	ADDQ          $0x10, BX
+	DECQ          R9
+	JNZ           block
+	VADDPS        Z6, Z5, Z5
+	VEXTRACTF64X4 $0x01, Z5, Y4
+	VADDPS        Y4, Y5, Y5
+	VEXTRACTF128  $0x01, Y5, X4
+	VADDPS        X4, X5, X5
+	VPERMILPS     $0x0e, X5, X4
+	VADDPS        X4, X5, X5
+	VPERMILPS     $0x01, X5, X4
+	VADDPS        X4, X5, X5
+	VMULSS        X0, X5, X5
+	VMOVSS        X5, (AX)
+	ADDQ          $0x04, AX
+	DECQ          SI
+	JNZ           row
 
 done:
 	VZEROUPPER
 	RET
 
-DATA quant_e2m1<>+0(SB)/8, $0x3f00000000000000
-DATA quant_e2m1<>+8(SB)/8, $0x3fc000003f800000
-DATA quant_e2m1<>+16(SB)/8, $0x4040000040000000
-DATA quant_e2m1<>+24(SB)/8, $0x40c0000040800000
-DATA quant_e2m1<>+32(SB)/8, $0xbf00000080000000
-DATA quant_e2m1<>+40(SB)/8, $0xbfc00000bf800000
-DATA quant_e2m1<>+48(SB)/8, $0xc0400000c0000000
-DATA quant_e2m1<>+56(SB)/8, $0xc0c00000c0800000
-GLOBL quant_e2m1<>(SB), RODATA|NOPTR, $64
+DATA quant_e2m1twice<>+0(SB)/8, $0x181412100f0e0d0c
+DATA quant_e2m1twice<>+8(SB)/8, $0x00040608090a0b0c
+DATA quant_e2m1twice<>+16(SB)/8, $0x181412100f0e0d0c
+DATA quant_e2m1twice<>+24(SB)/8, $0x00040608090a0b0c
+DATA quant_e2m1twice<>+32(SB)/8, $0x181412100f0e0d0c
+DATA quant_e2m1twice<>+40(SB)/8, $0x00040608090a0b0c
+DATA quant_e2m1twice<>+48(SB)/8, $0x181412100f0e0d0c
+DATA quant_e2m1twice<>+56(SB)/8, $0x00040608090a0b0c
+GLOBL quant_e2m1twice<>(SB), RODATA|NOPTR, $64
 
-DATA quant_scaleOrder0<>+0(SB)/8, $0x0180018000800080
-DATA quant_scaleOrder0<>+8(SB)/8, $0x0380038002800280
-DATA quant_scaleOrder0<>+16(SB)/8, $0x0580058004800480
-DATA quant_scaleOrder0<>+24(SB)/8, $0x0780078006800680
-DATA quant_scaleOrder0<>+32(SB)/8, $0x0180018000800080
-DATA quant_scaleOrder0<>+40(SB)/8, $0x0380038002800280
-DATA quant_scaleOrder0<>+48(SB)/8, $0x0580058004800480
-DATA quant_scaleOrder0<>+56(SB)/8, $0x0780078006800680
+DATA quant_scaleOrder0<>+0(SB)/8, $0x0000000000000000
+DATA quant_scaleOrder0<>+8(SB)/8, $0x0000000100000001
+DATA quant_scaleOrder0<>+16(SB)/8, $0x0000000200000002
+DATA quant_scaleOrder0<>+24(SB)/8, $0x0000000300000003
+DATA quant_scaleOrder0<>+32(SB)/8, $0x0000000400000004
+DATA quant_scaleOrder0<>+40(SB)/8, $0x0000000500000005
+DATA quant_scaleOrder0<>+48(SB)/8, $0x0000000600000006
+DATA quant_scaleOrder0<>+56(SB)/8, $0x0000000700000007
 GLOBL quant_scaleOrder0<>(SB), RODATA|NOPTR, $64
 
-DATA quant_scaleOrder1<>+0(SB)/8, $0x0980098008800880
-DATA quant_scaleOrder1<>+8(SB)/8, $0x0b800b800a800a80
-DATA quant_scaleOrder1<>+16(SB)/8, $0x0d800d800c800c80
-DATA quant_scaleOrder1<>+24(SB)/8, $0x0f800f800e800e80
-DATA quant_scaleOrder1<>+32(SB)/8, $0x0980098008800880
-DATA quant_scaleOrder1<>+40(SB)/8, $0x0b800b800a800a80
-DATA quant_scaleOrder1<>+48(SB)/8, $0x0d800d800c800c80
-DATA quant_scaleOrder1<>+56(SB)/8, $0x0f800f800e800e80
+DATA quant_scaleOrder1<>+0(SB)/8, $0x0000000800000008
+DATA quant_scaleOrder1<>+8(SB)/8, $0x0000000900000009
+DATA quant_scaleOrder1<>+16(SB)/8, $0x0000000a0000000a
+DATA quant_scaleOrder1<>+24(SB)/8, $0x0000000b0000000b
+DATA quant_scaleOrder1<>+32(SB)/8, $0x0000000c0000000c
+DATA quant_scaleOrder1<>+40(SB)/8, $0x0000000d0000000d
+DATA quant_scaleOrder1<>+48(SB)/8, $0x0000000e0000000e
+DATA quant_scaleOrder1<>+56(SB)/8, $0x0000000f0000000f
 GLOBL quant_scaleOrder1<>(SB), RODATA|NOPTR, $64
 
 // func dequantizeAVX2(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
@@ -3387,6 +3654,16 @@ DATA quant_nibbleShifts<>+40(SB)/8, $0x0000000c00000008
 DATA quant_nibbleShifts<>+48(SB)/8, $0x0000001400000010
 DATA quant_nibbleShifts<>+56(SB)/8, $0x0000001c00000018
 GLOBL quant_nibbleShifts<>(SB), RODATA|NOPTR, $64
+
+DATA quant_e2m1<>+0(SB)/8, $0x3f00000000000000
+DATA quant_e2m1<>+8(SB)/8, $0x3fc000003f800000
+DATA quant_e2m1<>+16(SB)/8, $0x4040000040000000
+DATA quant_e2m1<>+24(SB)/8, $0x40c0000040800000
+DATA quant_e2m1<>+32(SB)/8, $0xbf00000080000000
+DATA quant_e2m1<>+40(SB)/8, $0xbfc00000bf800000
+DATA quant_e2m1<>+48(SB)/8, $0xc0400000c0000000
+DATA quant_e2m1<>+56(SB)/8, $0xc0c00000c0800000
+GLOBL quant_e2m1<>(SB), RODATA|NOPTR, $64
 
 DATA quant_dword80000000<>+0(SB)/8, $0x8000000080000000
 DATA quant_dword80000000<>+8(SB)/8, $0x8000000080000000

@@ -14,7 +14,7 @@ func paths() []string {
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
 		p = append([]string{"avx2"}, p...)
 	}
-	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VBMI {
+	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VBMI && cpu.X86.HasAVX512VNNI {
 		p = append([]string{"avx512"}, p...)
 	}
 	return p
@@ -79,8 +79,9 @@ func matVecBF16Blocks(dst, x []float32, w []byte, rows, cols int) bool {
 func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, rows, cols int) bool {
 	switch {
 	case path == "avx512" && cols%256 == 0:
-		p := reordered(x, 256, laneElement512)
+		p := borrow(len(x))
 		defer scratch.Put(p)
+		fixedAVX512(&(*p)[0], &x[0], cols/128)
 		matVecNVFP4AVX512(&dst[0], &(*p)[0], &packed[0], &scales[0], step, rows, cols/256)
 		return true
 	case path != "go" && cols%64 == 0:
@@ -104,9 +105,6 @@ func reordered(x []float32, n int, from func(i int) int) *[]float32 {
 	}
 	return p
 }
-
-// laneElement512: a vector has one element of each dword of eight codes.
-func laneElement512(i int) int { return i/128*128 + i%16*8 + i/16%8 }
 
 // laneElement256: vectors 0-3 are of groups 0 and 2, vectors 4-7 of groups 1 and 3, a group in each half. A vector's half has four elements
 // of its group: every fourth, beginning with element 0, 2, 1 and 3.

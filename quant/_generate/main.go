@@ -38,6 +38,7 @@ func main() {
 	matvecBF16(avx2)
 	matvecBF16(avx512)
 	matvecNVFP4AVX2()
+	fixed512()
 	matvecNVFP4AVX512()
 	for _, v := range []vector{avx2, avx512} {
 		dequantize(v, false)
