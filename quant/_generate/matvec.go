@@ -24,7 +24,7 @@ func matvecBF16(v vector) {
 	xp, n := GP64(), GP64()
 	step := func(i int) {
 		if i*v.bytes%64 == 0 {
-			PREFETCHT0(Mem{Base: w, Disp: ahead + i*v.bytes})
+			prefetch(w, i*v.bytes)
 		}
 		lo, hi := v.reg(), v.reg()
 		v.move(Mem{Base: w, Disp: i * v.bytes}, hi)
@@ -141,7 +141,7 @@ func matvecNVFP4AVX2() {
 	MOVQ(x, xp)
 	MOVQ(blocks, n)
 	Label("block")
-	PREFETCHT0(Mem{Base: packed, Disp: ahead})
+	prefetch(packed, 0)
 	even, odd := YMM(), YMM()
 	VMOVDQU(Mem{Base: packed}, even)
 	VPSRLW(Imm(4), even, odd)
