@@ -59,7 +59,7 @@ func Compare(ctx context.Context, model, reference *Model, ids []int32, from int
 		m *Model
 	}{{&p.a, model}, {&p.b, reference}} {
 		var err error
-		if *x.s, err = x.m.NewSession(len(ids)); err != nil {
+		if *x.s, err = x.m.NewSession(max(len(ids), 1)); err != nil {
 			return nil, err
 		}
 		if err := (*x.s).check(ids); err != nil {

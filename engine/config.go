@@ -148,6 +148,8 @@ func (raw *rawConfig) unsupported() error {
 		{raw.HiddenAct != "" && raw.HiddenAct != "silu", fmt.Sprintf("hidden_act is %q, expected \"silu\"", raw.HiddenAct)},
 		{raw.AttentionBias || raw.QKVBias, "attention_bias is true: no released Laguna has biases"},
 		{raw.Sinks, "swa_attention_sink_enabled is true: no released Laguna has attention sinks"},
+		{raw.gatingUnknown(), fmt.Sprintf("gating is %v, expected true, false, \"per-head\" or \"per-element\"", raw.Gating)},
+		{or(raw.SparseStep, 1) < 1, fmt.Sprintf("decoder_sparse_step is %d, expected 1 or more", or(raw.SparseStep, 1))},
 		{raw.WeightOnInput, "moe_apply_router_weight_on_input is true, which the reference refuses too"},
 		{
 			raw.HeadsPerLayer != nil && len(raw.HeadsPerLayer) != raw.Layers,
@@ -167,6 +169,15 @@ func (raw *rawConfig) unsupported() error {
 		}
 	}
 	return nil
+}
+
+// gatingUnknown: the rows of g_proj decide between the known spellings, but a value that is none of them means something else.
+func (raw *rawConfig) gatingUnknown() bool {
+	switch raw.Gating {
+	case nil, true, false, "per-head", "per-element":
+		return false
+	}
+	return true
 }
 
 func (raw *rawConfig) layer(i, headDim int) (LayerConfig, error) {
@@ -202,16 +213,19 @@ func (raw *rawConfig) layer(i, headDim int) (LayerConfig, error) {
 // sparse follows the three generations of the field: mlp_layer_types, then mlp_only_layers with decoder_sparse_step, then "the first is dense".
 func (raw *rawConfig) sparse(i int) (bool, error) {
 	switch {
-	case raw.Experts == 0:
-		return false, nil
 	case raw.MLPLayerTypes != nil:
 		switch raw.MLPLayerTypes[i] {
 		case "sparse":
+			if raw.Experts == 0 {
+				return false, refuseConfig("", "mlp_layer_types[%d] is \"sparse\" but num_experts is 0", i)
+			}
 			return true, nil
 		case "dense":
 			return false, nil
 		}
 		return false, refuseConfig("", "mlp_layer_types[%d] is %q, expected \"dense\" or \"sparse\"", i, raw.MLPLayerTypes[i])
+	case raw.Experts == 0:
+		return false, nil
 	case raw.MLPOnlyLayers != nil:
 		for _, dense := range raw.MLPOnlyLayers {
 			if dense == i {
@@ -239,12 +253,24 @@ func (c *Config) check() error {
 			return refuseConfig("", "%s is %d, expected 1 to %d", d.name, d.value, maxWidth)
 		}
 	}
-	if math.IsNaN(float64(c.Eps)) || c.Eps < 0 {
-		return refuseConfig("", "rms_norm_eps is %v", c.Eps)
+	for _, d := range []struct {
+		name  string
+		value float32
+	}{
+		{"rms_norm_eps", c.Eps},
+		{"moe_routed_scaling_factor", c.RoutedScaling},
+		{"moe_router_logit_softcapping", c.Softcap},
+	} {
+		if d.value < 0 || math.IsInf(float64(d.value), 0) {
+			return refuseConfig("", "%s is %v, expected a number from 0 that float32 holds", d.name, d.value)
+		}
 	}
 	for i, l := range c.Layers {
 		if l.Heads < 1 || l.Heads > maxWidth/c.HeadDim || l.Heads%c.KVHeads != 0 {
-			return refuseConfig("", "layer %d has %d attention heads, expected a multiple of the %d key/value heads", i, l.Heads, c.KVHeads)
+			return refuseConfig("", "num_attention_heads: layer %d has %d attention heads, expected a multiple of the %d key/value heads", i, l.Heads, c.KVHeads)
+		}
+		if a := float32(l.RoPE.Attention); math.IsInf(float64(a), 0) {
+			return refuseConfig("", "attention_factor is %v, expected a number that float32 holds", l.RoPE.Attention)
 		}
 		if !l.Sparse {
 			if c.Intermediate < 1 || c.Intermediate > maxWidth {

@@ -101,21 +101,25 @@ func (f *generationConfigJSON) sampling() SamplingOptions {
 
 // stopIDs reads an id, a list of ids or null.
 func stopIDs(raw json.RawMessage) ([]int32, error) {
-	if len(raw) == 0 {
+	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}
-	var one *int32
-	if json.Unmarshal(raw, &one) == nil {
-		if one == nil {
-			return nil, nil
-		}
-		return []int32{*one}, nil
+	list := raw
+	if raw[0] != '[' {
+		list = slices.Concat([]byte("["), raw, []byte("]"))
 	}
-	var several []int32
-	if json.Unmarshal(raw, &several) != nil {
+	var several []*int32
+	bad := json.Unmarshal(list, &several) != nil
+	ids := make([]int32, len(several))
+	for i, id := range several {
+		if bad = bad || id == nil || *id < 0; !bad {
+			ids[i] = *id
+		}
+	}
+	if bad {
 		return nil, refuseTokenizer("eos_token_id: found %.60s, expected an id or a list of ids", raw)
 	}
-	return several, nil
+	return ids, nil
 }
 
 // Stops says whether generation ends at id.

@@ -52,11 +52,35 @@ func TestGenerationConfigForms(t *testing.T) {
 		require.Equal(t, &c.expected, g)
 	}
 	for text, problem := range map[string]string{
-		`{"eos_token_id": "x"}`: `generation_config.json: eos_token_id: found "x", expected an id or a list of ids`,
-		`{`:                     "generation_config.json: file: line 1: unexpected end of JSON input",
+		`{"eos_token_id": "x"}`:               `generation_config.json: eos_token_id: found "x", expected an id or a list of ids`,
+		`{"eos_token_id": [2, "24"]}`:         `generation_config.json: eos_token_id: found [2, "24"], expected an id or a list of ids`,
+		`{"eos_token_id": [null]}`:            `generation_config.json: eos_token_id: found [null], expected an id or a list of ids`,
+		`{"eos_token_id": -1}`:                `generation_config.json: eos_token_id: found -1, expected an id or a list of ids`,
+		`{"eos_token_id": 3e9}`:               `generation_config.json: eos_token_id: found 3e9, expected an id or a list of ids`,
+		`{"temperature": NaN}`:                `generation_config.json: temperature: line 1: found NaN, expected a number`,
+		`{"temperature": "1"}`:                `generation_config.json: temperature: found a string, expected a number of at most 64 bits`,
+		`{"top_k": 1.5}`:                      `generation_config.json: top_k: found 1.5, expected a whole number of at most 64 bits`,
+		`{"default_chat_template_kwargs": 3}`: `generation_config.json: default_chat_template_kwargs: found a number, expected an object`,
+		`[]`:                                  "generation_config.json: file: found an array, expected an object",
+		`{`:                                   "generation_config.json: file: line 1: unexpected end of JSON input",
 	} {
 		_, err := load(text, "")
 		require.EqualError(t, err, problem)
 		require.Equal(t, fault.Refused, fault.KindOf(err))
 	}
+}
+
+func FuzzGenerationConfig(f *testing.F) {
+	f.Add([]byte(`{"eos_token_id": [2, 24], "bos_token_id": 2, "do_sample": true, "temperature": 1.0, "top_k": 20, "default_chat_template_kwargs": {"a": true}}`))
+	f.Add([]byte(`{"eos_token_id": 7, "pad_token_id": null}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		g := &GenerationConfig{BOS: -1, PAD: -1}
+		if err := g.read(data, true); err != nil {
+			require.Equal(t, fault.Refused, fault.KindOf(err))
+			return
+		}
+		for _, id := range g.EOS {
+			require.GreaterOrEqual(t, id, int32(0))
+		}
+	})
 }

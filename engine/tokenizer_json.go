@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"regexp"
+	"strings"
 
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/internal/pyre"
@@ -86,14 +89,67 @@ func decodeJSON(data []byte, into any, what string) error {
 		return nil
 	}
 	f := &fault.Error{Kind: fault.Refused, Problem: fmt.Sprintf("%s: %v", what, err), Err: err}
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		f.Problem = fmt.Sprintf("%s: found %s, expected %s", fieldOf(what, e.Field), foundJSON(e.Value), expectedJSON(e.Type))
+	}
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok && e.Offset > 0 {
 		before, rest := data[:e.Offset-1], data[e.Offset-1:]
 		f.Problem = fmt.Sprintf("%s: line %d: %v", what, 1+bytes.Count(before, []byte("\n")), err)
-		if bytes.HasPrefix(rest, []byte("NaN")) || bytes.HasPrefix(rest, []byte("Infinity")) {
+		for _, name := range []string{"NaN", "Infinity"} {
+			if !bytes.HasPrefix(rest, []byte(name)) {
+				continue
+			}
+			if key := lastKey.FindSubmatch(before); key != nil {
+				f.Problem = fmt.Sprintf("%s: line %d: found %s%s, expected a number", fieldOf(what, string(key[1])), 1+bytes.Count(before, []byte("\n")), key[2], name)
+			}
 			f.Hint = "NaN and Infinity are Python's, not JSON: put a number or null there"
 		}
 	}
 	return f
+}
+
+// lastKey finds the key of the value that is to come, and its sign.
+var lastKey = regexp.MustCompile(`"([^"\\]*)"\s*:\s*(-?)$`)
+
+// fieldOf names a field; "file" is said only of a whole file.
+func fieldOf(what, field string) string {
+	switch {
+	case field == "":
+		return what
+	case what == "file":
+		return field
+	}
+	return what + "." + field
+}
+
+// foundJSON and expectedJSON say in words what encoding/json says in Go's types.
+func foundJSON(value string) string {
+	number, ok := strings.CutPrefix(value, "number ")
+	switch {
+	case ok:
+		return number
+	case value == "array" || value == "object":
+		return "an " + value
+	case value == "bool":
+		return "true or false"
+	}
+	return "a " + value
+}
+
+func expectedJSON(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Float32, reflect.Float64:
+		return fmt.Sprintf("a number of at most %d bits", t.Bits())
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return fmt.Sprintf("a whole number of at most %d bits", t.Bits())
+	}
+	return "an object"
 }
 
 func refuseTokenizer(format string, args ...any) error {

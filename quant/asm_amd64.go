@@ -44,7 +44,7 @@ func matVecBF16AVX2(dst *float32, x *float32, w *byte, rows int, vectors int)
 //go:noescape
 func matVecBF16AVX512(dst *float32, x *float32, w *byte, rows int, vectors int)
 
-// matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, which has in vector i of a block the elements of laneElement256.
+// matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, in the order of reorderNVFP4AVX2.
 //
 //go:noescape
 func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
@@ -87,6 +87,11 @@ func interleaveAVX2(dst *float32, x *float32, order *uint32, vectors int, step i
 // peakAVX2 does 96 multiply-adds a round.
 func peakAVX2(rounds int)
 
+// reorderBF16AVX2 writes x in the order of matVecBF16AVX2.
+//
+//go:noescape
+func reorderBF16AVX2(dst *float32, x *float32, blocks int)
+
 // dequantizeAVX512 writes the float32 values of whole groups; steps has the step of each of 256 scale bytes.
 //
 //go:noescape
@@ -115,6 +120,16 @@ func interleaveAVX512(dst *float32, x *float32, order *uint32, vectors int, step
 // peakAVX512 does 192 multiply-adds a round.
 func peakAVX512(rounds int)
 
+// reorderBF16AVX512 writes x in the order of matVecBF16AVX512.
+//
+//go:noescape
+func reorderBF16AVX512(dst *float32, x *float32, blocks int)
+
+// reorderNVFP4AVX2 writes blocks of 64 elements of x as matVecNVFP4AVX2 wants them.
+//
+//go:noescape
+func reorderNVFP4AVX2(dst *float32, x *float32, blocks int)
+
 // widenNVFP4AVX2 writes a row of a panel; values has those of the scale bytes.
 //
 //go:noescape
@@ -134,6 +149,16 @@ func dotTileAVX2(a *byte, tokens int)
 //
 //go:noescape
 func dotTileAVX512(a *byte, tokens int)
+
+// panelTileAVX2 computes a dotTile of 1 to 3 rows of x.
+//
+//go:noescape
+func panelTileAVX2(a *byte, tokens int)
+
+// panelTileAVX512 computes a dotTile of 1 to 6 rows of x.
+//
+//go:noescape
+func panelTileAVX512(a *byte, tokens int)
 
 // addTileAVX2 computes an addTile of 1 to 3 sums of 1 or 4 vectors.
 //

@@ -4104,21 +4104,20 @@ DATA quant_qword4000000000000000<>+56(SB)/8, $0x4000000000000000
 GLOBL quant_qword4000000000000000<>(SB), RODATA|NOPTR, $64
 
 // func widenBF16AVX2(dst *float32, w *byte, vectors int)
-// Requires: AVX, AVX2, MMX+
+// Requires: AVX, AVX2
 TEXT ·widenBF16AVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ vectors+16(FP), DX
 
 loop:
-	PREFETCHT0 4096(CX)
-	VPMOVZXWD  (CX), Y0
-	VPSLLD     $0x10, Y0, Y0
-	VMOVDQU    Y0, (AX)
-	ADDQ       $0x00000010, CX
-	ADDQ       $0x00000080, AX
-	DECQ       DX
-	JNZ        loop
+	VPMOVZXWD (CX), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVDQU   Y0, (AX)
+	ADDQ      $0x00000010, CX
+	ADDQ      $0x00000080, AX
+	DECQ      DX
+	JNZ       loop
 	VZEROUPPER
 	RET
 
@@ -4174,6 +4173,29 @@ loop:
 	VFMADD231PS Y11, Y11, Y11
 	DECQ        AX
 	JNZ         loop
+	VZEROUPPER
+	RET
+
+// func reorderBF16AVX2(dst *float32, x *float32, blocks int)
+// Requires: AVX, AVX2
+TEXT ·reorderBF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ x+8(FP), CX
+	MOVQ blocks+16(FP), DX
+
+loop:
+	VMOVDQU (CX), Y0
+	VMOVDQU 32(CX), Y1
+	VSHUFPS $0x88, Y1, Y0, Y2
+	VPERMPD $0xd8, Y2, Y2
+	VSHUFPS $0xdd, Y1, Y0, Y0
+	VPERMPD $0xd8, Y0, Y0
+	VMOVDQU Y2, (AX)
+	VMOVDQU Y0, 32(AX)
+	ADDQ    $0x00000040, CX
+	ADDQ    $0x00000040, AX
+	DECQ    DX
+	JNZ     loop
 	VZEROUPPER
 	RET
 
@@ -4375,21 +4397,20 @@ done:
 	RET
 
 // func widenBF16AVX512(dst *float32, w *byte, vectors int)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F
 TEXT ·widenBF16AVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), AX
 	MOVQ w+8(FP), CX
 	MOVQ vectors+16(FP), DX
 
 loop:
-	PREFETCHT0 4096(CX)
-	VPMOVZXWD  (CX), Z0
-	VPSLLD     $0x10, Z0, Z0
-	VMOVDQU64  Z0, (AX)
-	ADDQ       $0x00000020, CX
-	ADDQ       $0x00000100, AX
-	DECQ       DX
-	JNZ        loop
+	VPMOVZXWD (CX), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VMOVDQU64 Z0, (AX)
+	ADDQ      $0x00000020, CX
+	ADDQ      $0x00000100, AX
+	DECQ      DX
+	JNZ       loop
 	VZEROUPPER
 	RET
 
@@ -4448,6 +4469,106 @@ loop:
 	VZEROUPPER
 	RET
 
+// func reorderBF16AVX512(dst *float32, x *float32, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·reorderBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ      dst+0(FP), AX
+	MOVQ      x+8(FP), CX
+	MOVQ      blocks+16(FP), DX
+	VMOVDQU64 quant_every2nd0<>+0(SB), Z0
+	VMOVDQU64 quant_every2nd1<>+0(SB), Z1
+
+loop:
+	VMOVDQU64 (CX), Z2
+	VMOVDQU64 64(CX), Z3
+	VMOVDQA64 Z0, Z4
+	VPERMI2PS Z3, Z2, Z4
+	VMOVDQA64 Z1, Z5
+	VPERMI2PS Z3, Z2, Z5
+	VMOVDQU64 Z4, (AX)
+	VMOVDQU64 Z5, 64(AX)
+	ADDQ      $0x00000080, CX
+	ADDQ      $0x00000080, AX
+	DECQ      DX
+	JNZ       loop
+	VZEROUPPER
+	RET
+
+DATA quant_every2nd0<>+0(SB)/8, $0x0000000200000000
+DATA quant_every2nd0<>+8(SB)/8, $0x0000000600000004
+DATA quant_every2nd0<>+16(SB)/8, $0x0000000a00000008
+DATA quant_every2nd0<>+24(SB)/8, $0x0000000e0000000c
+DATA quant_every2nd0<>+32(SB)/8, $0x0000001200000010
+DATA quant_every2nd0<>+40(SB)/8, $0x0000001600000014
+DATA quant_every2nd0<>+48(SB)/8, $0x0000001a00000018
+DATA quant_every2nd0<>+56(SB)/8, $0x0000001e0000001c
+GLOBL quant_every2nd0<>(SB), RODATA|NOPTR, $64
+
+DATA quant_every2nd1<>+0(SB)/8, $0x0000000300000001
+DATA quant_every2nd1<>+8(SB)/8, $0x0000000700000005
+DATA quant_every2nd1<>+16(SB)/8, $0x0000000b00000009
+DATA quant_every2nd1<>+24(SB)/8, $0x0000000f0000000d
+DATA quant_every2nd1<>+32(SB)/8, $0x0000001300000011
+DATA quant_every2nd1<>+40(SB)/8, $0x0000001700000015
+DATA quant_every2nd1<>+48(SB)/8, $0x0000001b00000019
+DATA quant_every2nd1<>+56(SB)/8, $0x0000001f0000001d
+GLOBL quant_every2nd1<>(SB), RODATA|NOPTR, $64
+
+// func reorderNVFP4AVX2(dst *float32, x *float32, blocks int)
+// Requires: AVX
+TEXT ·reorderNVFP4AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), AX
+	MOVQ x+8(FP), CX
+	MOVQ blocks+16(FP), DX
+
+loop:
+	VMOVUPS     (CX), X0
+	VINSERTF128 $0x01, 128(CX), Y0, Y0
+	VMOVUPS     16(CX), X1
+	VINSERTF128 $0x01, 144(CX), Y1, Y1
+	VMOVUPS     32(CX), X2
+	VINSERTF128 $0x01, 160(CX), Y2, Y2
+	VMOVUPS     48(CX), X3
+	VINSERTF128 $0x01, 176(CX), Y3, Y3
+	VUNPCKLPS   Y1, Y0, Y4
+	VUNPCKHPS   Y1, Y0, Y5
+	VUNPCKLPS   Y3, Y2, Y6
+	VUNPCKHPS   Y3, Y2, Y7
+	VUNPCKLPD   Y6, Y4, Y8
+	VMOVUPS     Y8, (AX)
+	VUNPCKHPD   Y6, Y4, Y4
+	VMOVUPS     Y4, 64(AX)
+	VUNPCKLPD   Y7, Y5, Y4
+	VMOVUPS     Y4, 32(AX)
+	VUNPCKHPD   Y7, Y5, Y4
+	VMOVUPS     Y4, 96(AX)
+	VMOVUPS     64(CX), X9
+	VINSERTF128 $0x01, 192(CX), Y9, Y9
+	VMOVUPS     80(CX), X10
+	VINSERTF128 $0x01, 208(CX), Y10, Y10
+	VMOVUPS     96(CX), X11
+	VINSERTF128 $0x01, 224(CX), Y11, Y11
+	VMOVUPS     112(CX), X12
+	VINSERTF128 $0x01, 240(CX), Y12, Y12
+	VUNPCKLPS   Y10, Y9, Y4
+	VUNPCKHPS   Y10, Y9, Y5
+	VUNPCKLPS   Y12, Y11, Y6
+	VUNPCKHPS   Y12, Y11, Y7
+	VUNPCKLPD   Y6, Y4, Y8
+	VMOVUPS     Y8, 128(AX)
+	VUNPCKHPD   Y6, Y4, Y4
+	VMOVUPS     Y4, 192(AX)
+	VUNPCKLPD   Y7, Y5, Y4
+	VMOVUPS     Y4, 160(AX)
+	VUNPCKHPD   Y7, Y5, Y4
+	VMOVUPS     Y4, 224(AX)
+	ADDQ        $0x00000100, CX
+	ADDQ        $0x00000100, AX
+	DECQ        DX
+	JNZ         loop
+	VZEROUPPER
+	RET
+
 // func widenNVFP4AVX2(dst *float32, packed *byte, scales *byte, values *float32, groups int)
 // Requires: AVX, AVX2
 TEXT ·widenNVFP4AVX2(SB), NOSPLIT, $0-40
@@ -4491,7 +4612,7 @@ done:
 	RET
 
 // func widenNVFP4AVX512(dst *float32, packed *byte, scales *byte, values *float32, groups int)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F
 TEXT ·widenNVFP4AVX512(SB), NOSPLIT, $0-40
 	MOVQ      dst+0(FP), AX
 	MOVQ      packed+8(FP), CX
@@ -4504,7 +4625,6 @@ TEXT ·widenNVFP4AVX512(SB), NOSPLIT, $0-40
 	JL        rest
 
 four:
-	PREFETCHT0   4096(CX)
 	VPBROADCASTQ (CX), Z2
 	VPSRLVQ      Z1, Z2, Z2
 	VPERMPS      Z0, Z2, Z2
@@ -4584,37 +4704,38 @@ tokens1:
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
 	MOVQ  24(AX), SI
-	MOVQ  32(AX), SI
-	MOVQ  48(AX), DI
-	LEAQ  (DI)(DI*2), R8
-	MOVQ  56(AX), R9
+	MOVQ  32(AX), R9
+	MOVQ  48(AX), R10
+	LEAQ  (R10)(R10*2), R11
+	MOVQ  56(AX), R12
 	TESTQ BX, BX
 	JZ    done
 
 quad1:
-	MOVQ  16(AX), R10
-	MOVQ  DX, R11
+	MOVQ  16(AX), SI
+	MOVQ  DX, DI
+	ADDQ  64(AX), DX
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
 	VPXOR Y3, Y3, Y3
-	MOVQ  80(AX), R12
+	MOVQ  80(AX), R8
 
 vector1:
-	VMOVDQU      (R10), Y4
-	VMOVDQU      (R11), Y5
+	VMOVDQU      (SI), Y4
+	VMOVDQU      (DI), Y5
 	VFMADD231PS  Y4, Y5, Y0
-	VMOVDQU      (R11)(DI*1), Y5
+	VMOVDQU      (DI)(R10*1), Y5
 	VFMADD231PS  Y4, Y5, Y1
-	VMOVDQU      (R11)(DI*2), Y5
+	VMOVDQU      (DI)(R10*2), Y5
 	VFMADD231PS  Y4, Y5, Y2
-	VMOVDQU      (R11)(R8*1), Y5
+	VMOVDQU      (DI)(R11*1), Y5
 	VFMADD231PS  Y4, Y5, Y3
-	ADDQ         SI, R10
-	ADDQ         R9, R11
-	DECQ         R12
+	ADDQ         R9, SI
+	ADDQ         R12, DI
+	DECQ         R8
 	JNZ          vector1
-	MOVQ         CX, R10
+	MOVQ         CX, SI
 	VBROADCASTSS 96(AX), X4
 	VUNPCKLPS    Y1, Y0, Y5
 	VUNPCKHPS    Y1, Y0, Y0
@@ -4630,13 +4751,12 @@ vector1:
 	VMULPS       X4, X0, X0
 	CMPQ         88(AX), $0x00
 	JEQ          store1
-	VADDPS       (R10), X0, X0
-	MOVQ         CX, R10
+	VADDPS       (SI), X0, X0
+	MOVQ         CX, SI
 
 store1:
-	VMOVUPS X0, (R10)
+	VMOVUPS X0, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
 	DECQ    BX
 	JNZ     quad1
 	JMP     done
@@ -4645,17 +4765,18 @@ tokens2:
 	MOVQ  (AX), CX
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
-	MOVQ  24(AX), SI
-	MOVQ  32(AX), DI
-	MOVQ  48(AX), R8
-	LEAQ  (R8)(R8*2), R9
-	MOVQ  56(AX), R10
+	MOVQ  24(AX), R9
+	MOVQ  32(AX), R10
+	MOVQ  48(AX), R11
+	LEAQ  (R11)(R11*2), R12
+	MOVQ  56(AX), R13
 	TESTQ BX, BX
 	JZ    done
 
 quad2:
-	MOVQ  16(AX), R11
-	MOVQ  DX, R12
+	MOVQ  16(AX), SI
+	MOVQ  DX, DI
+	ADDQ  64(AX), DX
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
@@ -4664,28 +4785,28 @@ quad2:
 	VPXOR Y5, Y5, Y5
 	VPXOR Y6, Y6, Y6
 	VPXOR Y7, Y7, Y7
-	MOVQ  80(AX), R13
+	MOVQ  80(AX), R8
 
 vector2:
-	VMOVDQU      (R11), Y8
-	VMOVDQU      (R11)(SI*1), Y9
-	VMOVDQU      (R12), Y10
+	VMOVDQU      (SI), Y8
+	VMOVDQU      (SI)(R9*1), Y9
+	VMOVDQU      (DI), Y10
 	VFMADD231PS  Y8, Y10, Y0
 	VFMADD231PS  Y9, Y10, Y4
-	VMOVDQU      (R12)(R8*1), Y10
+	VMOVDQU      (DI)(R11*1), Y10
 	VFMADD231PS  Y8, Y10, Y1
 	VFMADD231PS  Y9, Y10, Y5
-	VMOVDQU      (R12)(R8*2), Y10
+	VMOVDQU      (DI)(R11*2), Y10
 	VFMADD231PS  Y8, Y10, Y2
 	VFMADD231PS  Y9, Y10, Y6
-	VMOVDQU      (R12)(R9*1), Y10
+	VMOVDQU      (DI)(R12*1), Y10
 	VFMADD231PS  Y8, Y10, Y3
 	VFMADD231PS  Y9, Y10, Y7
-	ADDQ         DI, R11
-	ADDQ         R10, R12
-	DECQ         R13
+	ADDQ         R10, SI
+	ADDQ         R13, DI
+	DECQ         R8
 	JNZ          vector2
-	MOVQ         CX, R11
+	MOVQ         CX, SI
 	VBROADCASTSS 96(AX), X8
 	VUNPCKLPS    Y1, Y0, Y9
 	VUNPCKHPS    Y1, Y0, Y0
@@ -4713,17 +4834,16 @@ vector2:
 	VMULPS       X8, X4, X4
 	CMPQ         88(AX), $0x00
 	JEQ          store2
-	VADDPS       (R11), X0, X0
-	ADDQ         8(AX), R11
-	VADDPS       (R11), X4, X4
-	MOVQ         CX, R11
+	VADDPS       (SI), X0, X0
+	ADDQ         8(AX), SI
+	VADDPS       (SI), X4, X4
+	MOVQ         CX, SI
 
 store2:
-	VMOVUPS X0, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X4, (R11)
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
 	DECQ    BX
 	JNZ     quad2
 	JMP     done
@@ -4732,17 +4852,18 @@ tokens3:
 	MOVQ  (AX), CX
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
-	MOVQ  24(AX), SI
-	MOVQ  32(AX), DI
-	MOVQ  48(AX), R8
-	LEAQ  (R8)(R8*2), R9
-	MOVQ  56(AX), R10
+	MOVQ  24(AX), R9
+	MOVQ  32(AX), R10
+	MOVQ  48(AX), R11
+	LEAQ  (R11)(R11*2), R12
+	MOVQ  56(AX), R13
 	TESTQ BX, BX
 	JZ    done
 
 quad3:
-	MOVQ  16(AX), R11
-	MOVQ  DX, R12
+	MOVQ  16(AX), SI
+	MOVQ  DX, DI
+	ADDQ  64(AX), DX
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
@@ -4755,33 +4876,33 @@ quad3:
 	VPXOR Y9, Y9, Y9
 	VPXOR Y10, Y10, Y10
 	VPXOR Y11, Y11, Y11
-	MOVQ  80(AX), R13
+	MOVQ  80(AX), R8
 
 vector3:
-	VMOVDQU      (R11), Y12
-	VMOVDQU      (R11)(SI*1), Y13
-	VMOVDQU      (R11)(SI*2), Y14
-	VMOVDQU      (R12), Y15
+	VMOVDQU      (SI), Y12
+	VMOVDQU      (SI)(R9*1), Y13
+	VMOVDQU      (SI)(R9*2), Y14
+	VMOVDQU      (DI), Y15
 	VFMADD231PS  Y12, Y15, Y0
 	VFMADD231PS  Y13, Y15, Y4
 	VFMADD231PS  Y14, Y15, Y8
-	VMOVDQU      (R12)(R8*1), Y15
+	VMOVDQU      (DI)(R11*1), Y15
 	VFMADD231PS  Y12, Y15, Y1
 	VFMADD231PS  Y13, Y15, Y5
 	VFMADD231PS  Y14, Y15, Y9
-	VMOVDQU      (R12)(R8*2), Y15
+	VMOVDQU      (DI)(R11*2), Y15
 	VFMADD231PS  Y12, Y15, Y2
 	VFMADD231PS  Y13, Y15, Y6
 	VFMADD231PS  Y14, Y15, Y10
-	VMOVDQU      (R12)(R9*1), Y15
+	VMOVDQU      (DI)(R12*1), Y15
 	VFMADD231PS  Y12, Y15, Y3
 	VFMADD231PS  Y13, Y15, Y7
 	VFMADD231PS  Y14, Y15, Y11
-	ADDQ         DI, R11
-	ADDQ         R10, R12
-	DECQ         R13
+	ADDQ         R10, SI
+	ADDQ         R13, DI
+	DECQ         R8
 	JNZ          vector3
-	MOVQ         CX, R11
+	MOVQ         CX, SI
 	VBROADCASTSS 96(AX), X12
 	VUNPCKLPS    Y1, Y0, Y13
 	VUNPCKHPS    Y1, Y0, Y0
@@ -4821,21 +4942,20 @@ vector3:
 	VMULPS       X12, X8, X8
 	CMPQ         88(AX), $0x00
 	JEQ          store3
-	VADDPS       (R11), X0, X0
-	ADDQ         8(AX), R11
-	VADDPS       (R11), X4, X4
-	ADDQ         8(AX), R11
-	VADDPS       (R11), X8, X8
-	MOVQ         CX, R11
+	VADDPS       (SI), X0, X0
+	ADDQ         8(AX), SI
+	VADDPS       (SI), X4, X4
+	ADDQ         8(AX), SI
+	VADDPS       (SI), X8, X8
+	MOVQ         CX, SI
 
 store3:
-	VMOVUPS X0, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X4, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X8, (R11)
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
 	DECQ    BX
 	JNZ     quad3
 
@@ -4867,37 +4987,38 @@ tokens1:
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
 	MOVQ  24(AX), SI
-	MOVQ  32(AX), SI
-	MOVQ  48(AX), DI
-	LEAQ  (DI)(DI*2), R8
-	MOVQ  56(AX), R9
+	MOVQ  32(AX), R9
+	MOVQ  48(AX), R10
+	LEAQ  (R10)(R10*2), R11
+	MOVQ  56(AX), R12
 	TESTQ BX, BX
 	JZ    done
 
 quad1:
-	MOVQ   16(AX), R10
-	MOVQ   DX, R11
+	MOVQ   16(AX), SI
+	MOVQ   DX, DI
+	ADDQ   64(AX), DX
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
 	VPXORQ Z3, Z3, Z3
-	MOVQ   80(AX), R12
+	MOVQ   80(AX), R8
 
 vector1:
-	VMOVDQU64     (R10), Z4
-	VMOVDQU64     (R11), Z5
+	VMOVDQU64     (SI), Z4
+	VMOVDQU64     (DI), Z5
 	VFMADD231PS   Z4, Z5, Z0
-	VMOVDQU64     (R11)(DI*1), Z5
+	VMOVDQU64     (DI)(R10*1), Z5
 	VFMADD231PS   Z4, Z5, Z1
-	VMOVDQU64     (R11)(DI*2), Z5
+	VMOVDQU64     (DI)(R10*2), Z5
 	VFMADD231PS   Z4, Z5, Z2
-	VMOVDQU64     (R11)(R8*1), Z5
+	VMOVDQU64     (DI)(R11*1), Z5
 	VFMADD231PS   Z4, Z5, Z3
-	ADDQ          SI, R10
-	ADDQ          R9, R11
-	DECQ          R12
+	ADDQ          R9, SI
+	ADDQ          R12, DI
+	DECQ          R8
 	JNZ           vector1
-	MOVQ          CX, R10
+	MOVQ          CX, SI
 	VBROADCASTSS  96(AX), X4
 	VUNPCKLPS     Z1, Z0, Z5
 	VUNPCKHPS     Z1, Z0, Z0
@@ -4915,13 +5036,12 @@ vector1:
 	VMULPS        X4, X0, X0
 	CMPQ          88(AX), $0x00
 	JEQ           store1
-	VADDPS        (R10), X0, X0
-	MOVQ          CX, R10
+	VADDPS        (SI), X0, X0
+	MOVQ          CX, SI
 
 store1:
-	VMOVUPS X0, (R10)
+	VMOVUPS X0, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
 	DECQ    BX
 	JNZ     quad1
 	JMP     done
@@ -4930,17 +5050,18 @@ tokens2:
 	MOVQ  (AX), CX
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
-	MOVQ  24(AX), SI
-	MOVQ  32(AX), DI
-	MOVQ  48(AX), R8
-	LEAQ  (R8)(R8*2), R9
-	MOVQ  56(AX), R10
+	MOVQ  24(AX), R9
+	MOVQ  32(AX), R10
+	MOVQ  48(AX), R11
+	LEAQ  (R11)(R11*2), R12
+	MOVQ  56(AX), R13
 	TESTQ BX, BX
 	JZ    done
 
 quad2:
-	MOVQ   16(AX), R11
-	MOVQ   DX, R12
+	MOVQ   16(AX), SI
+	MOVQ   DX, DI
+	ADDQ   64(AX), DX
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -4949,28 +5070,28 @@ quad2:
 	VPXORQ Z5, Z5, Z5
 	VPXORQ Z6, Z6, Z6
 	VPXORQ Z7, Z7, Z7
-	MOVQ   80(AX), R13
+	MOVQ   80(AX), R8
 
 vector2:
-	VMOVDQU64     (R11), Z8
-	VMOVDQU64     (R11)(SI*1), Z9
-	VMOVDQU64     (R12), Z10
+	VMOVDQU64     (SI), Z8
+	VMOVDQU64     (SI)(R9*1), Z9
+	VMOVDQU64     (DI), Z10
 	VFMADD231PS   Z8, Z10, Z0
 	VFMADD231PS   Z9, Z10, Z4
-	VMOVDQU64     (R12)(R8*1), Z10
+	VMOVDQU64     (DI)(R11*1), Z10
 	VFMADD231PS   Z8, Z10, Z1
 	VFMADD231PS   Z9, Z10, Z5
-	VMOVDQU64     (R12)(R8*2), Z10
+	VMOVDQU64     (DI)(R11*2), Z10
 	VFMADD231PS   Z8, Z10, Z2
 	VFMADD231PS   Z9, Z10, Z6
-	VMOVDQU64     (R12)(R9*1), Z10
+	VMOVDQU64     (DI)(R12*1), Z10
 	VFMADD231PS   Z8, Z10, Z3
 	VFMADD231PS   Z9, Z10, Z7
-	ADDQ          DI, R11
-	ADDQ          R10, R12
-	DECQ          R13
+	ADDQ          R10, SI
+	ADDQ          R13, DI
+	DECQ          R8
 	JNZ           vector2
-	MOVQ          CX, R11
+	MOVQ          CX, SI
 	VBROADCASTSS  96(AX), X8
 	VUNPCKLPS     Z1, Z0, Z9
 	VUNPCKHPS     Z1, Z0, Z0
@@ -5002,17 +5123,16 @@ vector2:
 	VMULPS        X8, X4, X4
 	CMPQ          88(AX), $0x00
 	JEQ           store2
-	VADDPS        (R11), X0, X0
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X4, X4
-	MOVQ          CX, R11
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	MOVQ          CX, SI
 
 store2:
-	VMOVUPS X0, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X4, (R11)
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
 	DECQ    BX
 	JNZ     quad2
 	JMP     done
@@ -5021,17 +5141,18 @@ tokens3:
 	MOVQ  (AX), CX
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
-	MOVQ  24(AX), SI
-	MOVQ  32(AX), DI
-	MOVQ  48(AX), R8
-	LEAQ  (R8)(R8*2), R9
-	MOVQ  56(AX), R10
+	MOVQ  24(AX), R9
+	MOVQ  32(AX), R10
+	MOVQ  48(AX), R11
+	LEAQ  (R11)(R11*2), R12
+	MOVQ  56(AX), R13
 	TESTQ BX, BX
 	JZ    done
 
 quad3:
-	MOVQ   16(AX), R11
-	MOVQ   DX, R12
+	MOVQ   16(AX), SI
+	MOVQ   DX, DI
+	ADDQ   64(AX), DX
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -5044,33 +5165,33 @@ quad3:
 	VPXORQ Z9, Z9, Z9
 	VPXORQ Z10, Z10, Z10
 	VPXORQ Z11, Z11, Z11
-	MOVQ   80(AX), R13
+	MOVQ   80(AX), R8
 
 vector3:
-	VMOVDQU64     (R11), Z12
-	VMOVDQU64     (R11)(SI*1), Z13
-	VMOVDQU64     (R11)(SI*2), Z14
-	VMOVDQU64     (R12), Z15
+	VMOVDQU64     (SI), Z12
+	VMOVDQU64     (SI)(R9*1), Z13
+	VMOVDQU64     (SI)(R9*2), Z14
+	VMOVDQU64     (DI), Z15
 	VFMADD231PS   Z12, Z15, Z0
 	VFMADD231PS   Z13, Z15, Z4
 	VFMADD231PS   Z14, Z15, Z8
-	VMOVDQU64     (R12)(R8*1), Z15
+	VMOVDQU64     (DI)(R11*1), Z15
 	VFMADD231PS   Z12, Z15, Z1
 	VFMADD231PS   Z13, Z15, Z5
 	VFMADD231PS   Z14, Z15, Z9
-	VMOVDQU64     (R12)(R8*2), Z15
+	VMOVDQU64     (DI)(R11*2), Z15
 	VFMADD231PS   Z12, Z15, Z2
 	VFMADD231PS   Z13, Z15, Z6
 	VFMADD231PS   Z14, Z15, Z10
-	VMOVDQU64     (R12)(R9*1), Z15
+	VMOVDQU64     (DI)(R12*1), Z15
 	VFMADD231PS   Z12, Z15, Z3
 	VFMADD231PS   Z13, Z15, Z7
 	VFMADD231PS   Z14, Z15, Z11
-	ADDQ          DI, R11
-	ADDQ          R10, R12
-	DECQ          R13
+	ADDQ          R10, SI
+	ADDQ          R13, DI
+	DECQ          R8
 	JNZ           vector3
-	MOVQ          CX, R11
+	MOVQ          CX, SI
 	VBROADCASTSS  96(AX), X12
 	VUNPCKLPS     Z1, Z0, Z13
 	VUNPCKHPS     Z1, Z0, Z0
@@ -5116,21 +5237,20 @@ vector3:
 	VMULPS        X12, X8, X8
 	CMPQ          88(AX), $0x00
 	JEQ           store3
-	VADDPS        (R11), X0, X0
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X4, X4
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X8, X8
-	MOVQ          CX, R11
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X8, X8
+	MOVQ          CX, SI
 
 store3:
-	VMOVUPS X0, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X4, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X8, (R11)
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
 	DECQ    BX
 	JNZ     quad3
 	JMP     done
@@ -5139,19 +5259,20 @@ tokens4:
 	MOVQ  (AX), CX
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
-	MOVQ  24(AX), SI
-	MOVQ  32(AX), DI
-	MOVQ  48(AX), R8
-	LEAQ  (R8)(R8*2), R9
-	MOVQ  56(AX), R10
+	MOVQ  24(AX), R10
+	MOVQ  32(AX), R11
+	MOVQ  48(AX), R12
+	LEAQ  (R12)(R12*2), R13
+	MOVQ  56(AX), R14
 	TESTQ BX, BX
 	JZ    done
 
 quad4:
-	MOVQ   16(AX), R11
-	LEAQ   (R11)(SI*2), R12
-	ADDQ   SI, R12
-	MOVQ   DX, R13
+	MOVQ   16(AX), SI
+	LEAQ   (SI)(R10*2), DI
+	ADDQ   R10, DI
+	MOVQ   DX, R8
+	ADDQ   64(AX), DX
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -5168,39 +5289,39 @@ quad4:
 	VPXORQ Z13, Z13, Z13
 	VPXORQ Z14, Z14, Z14
 	VPXORQ Z15, Z15, Z15
-	MOVQ   80(AX), R14
+	MOVQ   80(AX), R9
 
 vector4:
-	VMOVDQU64     (R11), Z16
-	VMOVDQU64     (R11)(SI*1), Z17
-	VMOVDQU64     (R11)(SI*2), Z18
-	VMOVDQU64     (R12), Z19
-	VMOVDQU64     (R13), Z20
+	VMOVDQU64     (SI), Z16
+	VMOVDQU64     (SI)(R10*1), Z17
+	VMOVDQU64     (SI)(R10*2), Z18
+	VMOVDQU64     (DI), Z19
+	VMOVDQU64     (R8), Z20
 	VFMADD231PS   Z16, Z20, Z0
 	VFMADD231PS   Z17, Z20, Z4
 	VFMADD231PS   Z18, Z20, Z8
 	VFMADD231PS   Z19, Z20, Z12
-	VMOVDQU64     (R13)(R8*1), Z20
+	VMOVDQU64     (R8)(R12*1), Z20
 	VFMADD231PS   Z16, Z20, Z1
 	VFMADD231PS   Z17, Z20, Z5
 	VFMADD231PS   Z18, Z20, Z9
 	VFMADD231PS   Z19, Z20, Z13
-	VMOVDQU64     (R13)(R8*2), Z20
+	VMOVDQU64     (R8)(R12*2), Z20
 	VFMADD231PS   Z16, Z20, Z2
 	VFMADD231PS   Z17, Z20, Z6
 	VFMADD231PS   Z18, Z20, Z10
 	VFMADD231PS   Z19, Z20, Z14
-	VMOVDQU64     (R13)(R9*1), Z20
+	VMOVDQU64     (R8)(R13*1), Z20
 	VFMADD231PS   Z16, Z20, Z3
 	VFMADD231PS   Z17, Z20, Z7
 	VFMADD231PS   Z18, Z20, Z11
 	VFMADD231PS   Z19, Z20, Z15
-	ADDQ          DI, R11
-	ADDQ          DI, R12
-	ADDQ          R10, R13
-	DECQ          R14
+	ADDQ          R11, SI
+	ADDQ          R11, DI
+	ADDQ          R14, R8
+	DECQ          R9
 	JNZ           vector4
-	MOVQ          CX, R11
+	MOVQ          CX, SI
 	VBROADCASTSS  96(AX), X16
 	VUNPCKLPS     Z1, Z0, Z17
 	VUNPCKHPS     Z1, Z0, Z0
@@ -5260,25 +5381,24 @@ vector4:
 	VMULPS        X16, X12, X12
 	CMPQ          88(AX), $0x00
 	JEQ           store4
-	VADDPS        (R11), X0, X0
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X4, X4
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X8, X8
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X12, X12
-	MOVQ          CX, R11
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X8, X8
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X12, X12
+	MOVQ          CX, SI
 
 store4:
-	VMOVUPS X0, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X4, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X8, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X12, (R11)
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X12, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
 	DECQ    BX
 	JNZ     quad4
 	JMP     done
@@ -5287,19 +5407,20 @@ tokens5:
 	MOVQ  (AX), CX
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
-	MOVQ  24(AX), SI
-	MOVQ  32(AX), DI
-	MOVQ  48(AX), R8
-	LEAQ  (R8)(R8*2), R9
-	MOVQ  56(AX), R10
+	MOVQ  24(AX), R10
+	MOVQ  32(AX), R11
+	MOVQ  48(AX), R12
+	LEAQ  (R12)(R12*2), R13
+	MOVQ  56(AX), R14
 	TESTQ BX, BX
 	JZ    done
 
 quad5:
-	MOVQ   16(AX), R11
-	LEAQ   (R11)(SI*2), R12
-	ADDQ   SI, R12
-	MOVQ   DX, R13
+	MOVQ   16(AX), SI
+	LEAQ   (SI)(R10*2), DI
+	ADDQ   R10, DI
+	MOVQ   DX, R8
+	ADDQ   64(AX), DX
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -5320,44 +5441,44 @@ quad5:
 	VPXORQ Z17, Z17, Z17
 	VPXORQ Z18, Z18, Z18
 	VPXORQ Z19, Z19, Z19
-	MOVQ   80(AX), R14
+	MOVQ   80(AX), R9
 
 vector5:
-	VMOVDQU64     (R11), Z20
-	VMOVDQU64     (R11)(SI*1), Z21
-	VMOVDQU64     (R11)(SI*2), Z22
-	VMOVDQU64     (R12), Z23
-	VMOVDQU64     (R12)(SI*1), Z24
-	VMOVDQU64     (R13), Z25
+	VMOVDQU64     (SI), Z20
+	VMOVDQU64     (SI)(R10*1), Z21
+	VMOVDQU64     (SI)(R10*2), Z22
+	VMOVDQU64     (DI), Z23
+	VMOVDQU64     (DI)(R10*1), Z24
+	VMOVDQU64     (R8), Z25
 	VFMADD231PS   Z20, Z25, Z0
 	VFMADD231PS   Z21, Z25, Z4
 	VFMADD231PS   Z22, Z25, Z8
 	VFMADD231PS   Z23, Z25, Z12
 	VFMADD231PS   Z24, Z25, Z16
-	VMOVDQU64     (R13)(R8*1), Z25
+	VMOVDQU64     (R8)(R12*1), Z25
 	VFMADD231PS   Z20, Z25, Z1
 	VFMADD231PS   Z21, Z25, Z5
 	VFMADD231PS   Z22, Z25, Z9
 	VFMADD231PS   Z23, Z25, Z13
 	VFMADD231PS   Z24, Z25, Z17
-	VMOVDQU64     (R13)(R8*2), Z25
+	VMOVDQU64     (R8)(R12*2), Z25
 	VFMADD231PS   Z20, Z25, Z2
 	VFMADD231PS   Z21, Z25, Z6
 	VFMADD231PS   Z22, Z25, Z10
 	VFMADD231PS   Z23, Z25, Z14
 	VFMADD231PS   Z24, Z25, Z18
-	VMOVDQU64     (R13)(R9*1), Z25
+	VMOVDQU64     (R8)(R13*1), Z25
 	VFMADD231PS   Z20, Z25, Z3
 	VFMADD231PS   Z21, Z25, Z7
 	VFMADD231PS   Z22, Z25, Z11
 	VFMADD231PS   Z23, Z25, Z15
 	VFMADD231PS   Z24, Z25, Z19
-	ADDQ          DI, R11
-	ADDQ          DI, R12
-	ADDQ          R10, R13
-	DECQ          R14
+	ADDQ          R11, SI
+	ADDQ          R11, DI
+	ADDQ          R14, R8
+	DECQ          R9
 	JNZ           vector5
-	MOVQ          CX, R11
+	MOVQ          CX, SI
 	VBROADCASTSS  96(AX), X20
 	VUNPCKLPS     Z1, Z0, Z21
 	VUNPCKHPS     Z1, Z0, Z0
@@ -5431,29 +5552,28 @@ vector5:
 	VMULPS        X20, X16, X16
 	CMPQ          88(AX), $0x00
 	JEQ           store5
-	VADDPS        (R11), X0, X0
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X4, X4
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X8, X8
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X12, X12
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X16, X16
-	MOVQ          CX, R11
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X8, X8
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X12, X12
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X16, X16
+	MOVQ          CX, SI
 
 store5:
-	VMOVUPS X0, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X4, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X8, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X12, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X16, (R11)
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X12, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X16, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
 	DECQ    BX
 	JNZ     quad5
 	JMP     done
@@ -5462,19 +5582,20 @@ tokens6:
 	MOVQ  (AX), CX
 	MOVQ  40(AX), DX
 	MOVQ  72(AX), BX
-	MOVQ  24(AX), SI
-	MOVQ  32(AX), DI
-	MOVQ  48(AX), R8
-	LEAQ  (R8)(R8*2), R9
-	MOVQ  56(AX), R10
+	MOVQ  24(AX), R10
+	MOVQ  32(AX), R11
+	MOVQ  48(AX), R12
+	LEAQ  (R12)(R12*2), R13
+	MOVQ  56(AX), R14
 	TESTQ BX, BX
 	JZ    done
 
 quad6:
-	MOVQ   16(AX), R11
-	LEAQ   (R11)(SI*2), R12
-	ADDQ   SI, R12
-	MOVQ   DX, R13
+	MOVQ   16(AX), SI
+	LEAQ   (SI)(R10*2), DI
+	ADDQ   R10, DI
+	MOVQ   DX, R8
+	ADDQ   64(AX), DX
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -5499,49 +5620,49 @@ quad6:
 	VPXORQ Z21, Z21, Z21
 	VPXORQ Z22, Z22, Z22
 	VPXORQ Z23, Z23, Z23
-	MOVQ   80(AX), R14
+	MOVQ   80(AX), R9
 
 vector6:
-	VMOVDQU64     (R11), Z24
-	VMOVDQU64     (R11)(SI*1), Z25
-	VMOVDQU64     (R11)(SI*2), Z26
-	VMOVDQU64     (R12), Z27
-	VMOVDQU64     (R12)(SI*1), Z28
-	VMOVDQU64     (R12)(SI*2), Z29
-	VMOVDQU64     (R13), Z30
+	VMOVDQU64     (SI), Z24
+	VMOVDQU64     (SI)(R10*1), Z25
+	VMOVDQU64     (SI)(R10*2), Z26
+	VMOVDQU64     (DI), Z27
+	VMOVDQU64     (DI)(R10*1), Z28
+	VMOVDQU64     (DI)(R10*2), Z29
+	VMOVDQU64     (R8), Z30
 	VFMADD231PS   Z24, Z30, Z0
 	VFMADD231PS   Z25, Z30, Z4
 	VFMADD231PS   Z26, Z30, Z8
 	VFMADD231PS   Z27, Z30, Z12
 	VFMADD231PS   Z28, Z30, Z16
 	VFMADD231PS   Z29, Z30, Z20
-	VMOVDQU64     (R13)(R8*1), Z30
+	VMOVDQU64     (R8)(R12*1), Z30
 	VFMADD231PS   Z24, Z30, Z1
 	VFMADD231PS   Z25, Z30, Z5
 	VFMADD231PS   Z26, Z30, Z9
 	VFMADD231PS   Z27, Z30, Z13
 	VFMADD231PS   Z28, Z30, Z17
 	VFMADD231PS   Z29, Z30, Z21
-	VMOVDQU64     (R13)(R8*2), Z30
+	VMOVDQU64     (R8)(R12*2), Z30
 	VFMADD231PS   Z24, Z30, Z2
 	VFMADD231PS   Z25, Z30, Z6
 	VFMADD231PS   Z26, Z30, Z10
 	VFMADD231PS   Z27, Z30, Z14
 	VFMADD231PS   Z28, Z30, Z18
 	VFMADD231PS   Z29, Z30, Z22
-	VMOVDQU64     (R13)(R9*1), Z30
+	VMOVDQU64     (R8)(R13*1), Z30
 	VFMADD231PS   Z24, Z30, Z3
 	VFMADD231PS   Z25, Z30, Z7
 	VFMADD231PS   Z26, Z30, Z11
 	VFMADD231PS   Z27, Z30, Z15
 	VFMADD231PS   Z28, Z30, Z19
 	VFMADD231PS   Z29, Z30, Z23
-	ADDQ          DI, R11
-	ADDQ          DI, R12
-	ADDQ          R10, R13
-	DECQ          R14
+	ADDQ          R11, SI
+	ADDQ          R11, DI
+	ADDQ          R14, R8
+	DECQ          R9
 	JNZ           vector6
-	MOVQ          CX, R11
+	MOVQ          CX, SI
 	VBROADCASTSS  96(AX), X24
 	VUNPCKLPS     Z1, Z0, Z25
 	VUNPCKHPS     Z1, Z0, Z0
@@ -5629,33 +5750,1156 @@ vector6:
 	VMULPS        X24, X20, X20
 	CMPQ          88(AX), $0x00
 	JEQ           store6
-	VADDPS        (R11), X0, X0
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X4, X4
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X8, X8
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X12, X12
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X16, X16
-	ADDQ          8(AX), R11
-	VADDPS        (R11), X20, X20
-	MOVQ          CX, R11
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X8, X8
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X12, X12
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X16, X16
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X20, X20
+	MOVQ          CX, SI
 
 store6:
-	VMOVUPS X0, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X4, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X8, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X12, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X16, (R11)
-	ADDQ    8(AX), R11
-	VMOVUPS X20, (R11)
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X12, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X16, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X20, (SI)
 	ADDQ    $0x10, CX
-	ADDQ    64(AX), DX
+	DECQ    BX
+	JNZ     quad6
+
+done:
+	VZEROUPPER
+	RET
+
+// func panelTileAVX2(a *byte, tokens int)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·panelTileAVX2(SB), NOSPLIT, $0-16
+	MOVQ a+0(FP), AX
+	MOVQ tokens+8(FP), CX
+	CMPQ CX, $0x01
+	JEQ  tokens1
+	CMPQ CX, $0x02
+	JEQ  tokens2
+	CMPQ CX, $0x03
+	JEQ  tokens3
+	JMP  done
+
+tokens1:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad1:
+	MOVQ  16(AX), SI
+	MOVQ  104(AX), DI
+	LEAQ  (DI)(R9*4), R8
+	MOVQ  R8, 104(AX)
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	MOVQ  80(AX), R8
+
+vector1:
+	VMOVDQU      (SI), Y4
+	VMOVDQU      (DX), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VMOVDQU      32(DX), Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VMOVDQU      64(DX), Y5
+	VFMADD231PS  Y4, Y5, Y2
+	VMOVDQU      96(DX), Y5
+	VFMADD231PS  Y4, Y5, Y3
+	ADDQ         $0x00000020, SI
+	ADDQ         $0x00000080, DX
+	PREFETCHT1   (DI)
+	PREFETCHT1   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*2)
+	PREFETCHT1   (DI)(R10*1)
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          vector1
+	MOVQ         CX, SI
+	VBROADCASTSS 96(AX), X4
+	VUNPCKLPS    Y1, Y0, Y5
+	VUNPCKHPS    Y1, Y0, Y0
+	VADDPS       Y5, Y0, Y0
+	VUNPCKLPS    Y3, Y2, Y1
+	VUNPCKHPS    Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VUNPCKLPD    Y2, Y0, Y1
+	VUNPCKHPD    Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VMULPS       X4, X0, X0
+	CMPQ         88(AX), $0x00
+	JEQ          store1
+	VADDPS       (SI), X0, X0
+	MOVQ         CX, SI
+
+store1:
+	VMOVUPS X0, (SI)
+	ADDQ    $0x10, CX
+	DECQ    BX
+	JNZ     quad1
+	JMP     done
+
+tokens2:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad2:
+	MOVQ  16(AX), SI
+	MOVQ  104(AX), DI
+	LEAQ  (DI)(R9*4), R8
+	MOVQ  R8, 104(AX)
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	MOVQ  80(AX), R8
+
+vector2:
+	VMOVDQU      (SI), Y8
+	VMOVDQU      32(SI), Y9
+	VMOVDQU      (DX), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y4
+	VMOVDQU      32(DX), Y10
+	VFMADD231PS  Y8, Y10, Y1
+	VFMADD231PS  Y9, Y10, Y5
+	VMOVDQU      64(DX), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y6
+	VMOVDQU      96(DX), Y10
+	VFMADD231PS  Y8, Y10, Y3
+	VFMADD231PS  Y9, Y10, Y7
+	ADDQ         $0x00000040, SI
+	ADDQ         $0x00000080, DX
+	PREFETCHT1   (DI)
+	PREFETCHT1   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*2)
+	PREFETCHT1   (DI)(R10*1)
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          vector2
+	MOVQ         CX, SI
+	VBROADCASTSS 96(AX), X8
+	VUNPCKLPS    Y1, Y0, Y9
+	VUNPCKHPS    Y1, Y0, Y0
+	VADDPS       Y9, Y0, Y0
+	VUNPCKLPS    Y3, Y2, Y1
+	VUNPCKHPS    Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VUNPCKLPD    Y2, Y0, Y1
+	VUNPCKHPD    Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VMULPS       X8, X0, X0
+	VUNPCKLPS    Y5, Y4, Y1
+	VUNPCKHPS    Y5, Y4, Y4
+	VADDPS       Y1, Y4, Y4
+	VUNPCKLPS    Y7, Y6, Y1
+	VUNPCKHPS    Y7, Y6, Y6
+	VADDPS       Y1, Y6, Y6
+	VUNPCKLPD    Y6, Y4, Y1
+	VUNPCKHPD    Y6, Y4, Y4
+	VADDPS       Y1, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X1
+	VADDPS       X1, X4, X4
+	VMULPS       X8, X4, X4
+	CMPQ         88(AX), $0x00
+	JEQ          store2
+	VADDPS       (SI), X0, X0
+	ADDQ         8(AX), SI
+	VADDPS       (SI), X4, X4
+	MOVQ         CX, SI
+
+store2:
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    $0x10, CX
+	DECQ    BX
+	JNZ     quad2
+	JMP     done
+
+tokens3:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad3:
+	MOVQ  16(AX), SI
+	MOVQ  104(AX), DI
+	LEAQ  (DI)(R9*4), R8
+	MOVQ  R8, 104(AX)
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+	VPXOR Y4, Y4, Y4
+	VPXOR Y5, Y5, Y5
+	VPXOR Y6, Y6, Y6
+	VPXOR Y7, Y7, Y7
+	VPXOR Y8, Y8, Y8
+	VPXOR Y9, Y9, Y9
+	VPXOR Y10, Y10, Y10
+	VPXOR Y11, Y11, Y11
+	MOVQ  80(AX), R8
+
+vector3:
+	VMOVDQU      (SI), Y12
+	VMOVDQU      32(SI), Y13
+	VMOVDQU      64(SI), Y14
+	VMOVDQU      (DX), Y15
+	VFMADD231PS  Y12, Y15, Y0
+	VFMADD231PS  Y13, Y15, Y4
+	VFMADD231PS  Y14, Y15, Y8
+	VMOVDQU      32(DX), Y15
+	VFMADD231PS  Y12, Y15, Y1
+	VFMADD231PS  Y13, Y15, Y5
+	VFMADD231PS  Y14, Y15, Y9
+	VMOVDQU      64(DX), Y15
+	VFMADD231PS  Y12, Y15, Y2
+	VFMADD231PS  Y13, Y15, Y6
+	VFMADD231PS  Y14, Y15, Y10
+	VMOVDQU      96(DX), Y15
+	VFMADD231PS  Y12, Y15, Y3
+	VFMADD231PS  Y13, Y15, Y7
+	VFMADD231PS  Y14, Y15, Y11
+	ADDQ         $0x00000060, SI
+	ADDQ         $0x00000080, DX
+	PREFETCHT1   (DI)
+	PREFETCHT1   (DI)(R9*1)
+	PREFETCHT1   (DI)(R9*2)
+	PREFETCHT1   (DI)(R10*1)
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          vector3
+	MOVQ         CX, SI
+	VBROADCASTSS 96(AX), X12
+	VUNPCKLPS    Y1, Y0, Y13
+	VUNPCKHPS    Y1, Y0, Y0
+	VADDPS       Y13, Y0, Y0
+	VUNPCKLPS    Y3, Y2, Y1
+	VUNPCKHPS    Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VUNPCKLPD    Y2, Y0, Y1
+	VUNPCKHPD    Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VMULPS       X12, X0, X0
+	VUNPCKLPS    Y5, Y4, Y1
+	VUNPCKHPS    Y5, Y4, Y4
+	VADDPS       Y1, Y4, Y4
+	VUNPCKLPS    Y7, Y6, Y1
+	VUNPCKHPS    Y7, Y6, Y6
+	VADDPS       Y1, Y6, Y6
+	VUNPCKLPD    Y6, Y4, Y1
+	VUNPCKHPD    Y6, Y4, Y4
+	VADDPS       Y1, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X1
+	VADDPS       X1, X4, X4
+	VMULPS       X12, X4, X4
+	VUNPCKLPS    Y9, Y8, Y1
+	VUNPCKHPS    Y9, Y8, Y8
+	VADDPS       Y1, Y8, Y8
+	VUNPCKLPS    Y11, Y10, Y1
+	VUNPCKHPS    Y11, Y10, Y10
+	VADDPS       Y1, Y10, Y10
+	VUNPCKLPD    Y10, Y8, Y1
+	VUNPCKHPD    Y10, Y8, Y8
+	VADDPS       Y1, Y8, Y8
+	VEXTRACTF128 $0x01, Y8, X1
+	VADDPS       X1, X8, X8
+	VMULPS       X12, X8, X8
+	CMPQ         88(AX), $0x00
+	JEQ          store3
+	VADDPS       (SI), X0, X0
+	ADDQ         8(AX), SI
+	VADDPS       (SI), X4, X4
+	ADDQ         8(AX), SI
+	VADDPS       (SI), X8, X8
+	MOVQ         CX, SI
+
+store3:
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
+	ADDQ    $0x10, CX
+	DECQ    BX
+	JNZ     quad3
+
+done:
+	VZEROUPPER
+	RET
+
+// func panelTileAVX512(a *byte, tokens int)
+// Requires: AVX, AVX512F, AVX512VL, MMX+
+TEXT ·panelTileAVX512(SB), NOSPLIT, $0-16
+	MOVQ a+0(FP), AX
+	MOVQ tokens+8(FP), CX
+	CMPQ CX, $0x01
+	JEQ  tokens1
+	CMPQ CX, $0x02
+	JEQ  tokens2
+	CMPQ CX, $0x03
+	JEQ  tokens3
+	CMPQ CX, $0x04
+	JEQ  tokens4
+	CMPQ CX, $0x05
+	JEQ  tokens5
+	CMPQ CX, $0x06
+	JEQ  tokens6
+	JMP  done
+
+tokens1:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad1:
+	MOVQ   16(AX), SI
+	MOVQ   104(AX), DI
+	LEAQ   (DI)(R9*4), R8
+	MOVQ   R8, 104(AX)
+	VPXORQ Z0, Z0, Z0
+	VPXORQ Z1, Z1, Z1
+	VPXORQ Z2, Z2, Z2
+	VPXORQ Z3, Z3, Z3
+	MOVQ   80(AX), R8
+
+vector1:
+	VMOVDQU64     (SI), Z4
+	VMOVDQU64     (DX), Z5
+	VFMADD231PS   Z4, Z5, Z0
+	VMOVDQU64     64(DX), Z5
+	VFMADD231PS   Z4, Z5, Z1
+	VMOVDQU64     128(DX), Z5
+	VFMADD231PS   Z4, Z5, Z2
+	VMOVDQU64     192(DX), Z5
+	VFMADD231PS   Z4, Z5, Z3
+	ADDQ          $0x00000040, SI
+	ADDQ          $0x00000100, DX
+	PREFETCHT1    (DI)
+	PREFETCHT1    (DI)(R9*1)
+	PREFETCHT1    (DI)(R9*2)
+	PREFETCHT1    (DI)(R10*1)
+	ADDQ          R11, DI
+	DECQ          R8
+	JNZ           vector1
+	MOVQ          CX, SI
+	VBROADCASTSS  96(AX), X4
+	VUNPCKLPS     Z1, Z0, Z5
+	VUNPCKHPS     Z1, Z0, Z0
+	VADDPS        Z5, Z0, Z0
+	VUNPCKLPS     Z3, Z2, Z5
+	VUNPCKHPS     Z3, Z2, Z2
+	VADDPS        Z5, Z2, Z2
+	VUNPCKLPD     Z2, Z0, Z5
+	VUNPCKHPD     Z2, Z0, Z0
+	VADDPS        Z5, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y5
+	VADDPS        Y5, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X5
+	VADDPS        X5, X0, X0
+	VMULPS        X4, X0, X0
+	CMPQ          88(AX), $0x00
+	JEQ           store1
+	VADDPS        (SI), X0, X0
+	MOVQ          CX, SI
+
+store1:
+	VMOVUPS X0, (SI)
+	ADDQ    $0x10, CX
+	DECQ    BX
+	JNZ     quad1
+	JMP     done
+
+tokens2:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad2:
+	MOVQ   16(AX), SI
+	MOVQ   104(AX), DI
+	LEAQ   (DI)(R9*4), R8
+	MOVQ   R8, 104(AX)
+	VPXORQ Z0, Z0, Z0
+	VPXORQ Z1, Z1, Z1
+	VPXORQ Z2, Z2, Z2
+	VPXORQ Z3, Z3, Z3
+	VPXORQ Z4, Z4, Z4
+	VPXORQ Z5, Z5, Z5
+	VPXORQ Z6, Z6, Z6
+	VPXORQ Z7, Z7, Z7
+	MOVQ   80(AX), R8
+
+vector2:
+	VMOVDQU64     (SI), Z8
+	VMOVDQU64     64(SI), Z9
+	VMOVDQU64     (DX), Z10
+	VFMADD231PS   Z8, Z10, Z0
+	VFMADD231PS   Z9, Z10, Z4
+	VMOVDQU64     64(DX), Z10
+	VFMADD231PS   Z8, Z10, Z1
+	VFMADD231PS   Z9, Z10, Z5
+	VMOVDQU64     128(DX), Z10
+	VFMADD231PS   Z8, Z10, Z2
+	VFMADD231PS   Z9, Z10, Z6
+	VMOVDQU64     192(DX), Z10
+	VFMADD231PS   Z8, Z10, Z3
+	VFMADD231PS   Z9, Z10, Z7
+	ADDQ          $0x00000080, SI
+	ADDQ          $0x00000100, DX
+	PREFETCHT1    (DI)
+	PREFETCHT1    (DI)(R9*1)
+	PREFETCHT1    (DI)(R9*2)
+	PREFETCHT1    (DI)(R10*1)
+	ADDQ          R11, DI
+	DECQ          R8
+	JNZ           vector2
+	MOVQ          CX, SI
+	VBROADCASTSS  96(AX), X8
+	VUNPCKLPS     Z1, Z0, Z9
+	VUNPCKHPS     Z1, Z0, Z0
+	VADDPS        Z9, Z0, Z0
+	VUNPCKLPS     Z3, Z2, Z9
+	VUNPCKHPS     Z3, Z2, Z2
+	VADDPS        Z9, Z2, Z2
+	VUNPCKLPD     Z2, Z0, Z9
+	VUNPCKHPD     Z2, Z0, Z0
+	VADDPS        Z9, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y9
+	VADDPS        Y9, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X9
+	VADDPS        X9, X0, X0
+	VMULPS        X8, X0, X0
+	VUNPCKLPS     Z5, Z4, Z9
+	VUNPCKHPS     Z5, Z4, Z4
+	VADDPS        Z9, Z4, Z4
+	VUNPCKLPS     Z7, Z6, Z9
+	VUNPCKHPS     Z7, Z6, Z6
+	VADDPS        Z9, Z6, Z6
+	VUNPCKLPD     Z6, Z4, Z9
+	VUNPCKHPD     Z6, Z4, Z4
+	VADDPS        Z9, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y9
+	VADDPS        Y9, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X9
+	VADDPS        X9, X4, X4
+	VMULPS        X8, X4, X4
+	CMPQ          88(AX), $0x00
+	JEQ           store2
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	MOVQ          CX, SI
+
+store2:
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    $0x10, CX
+	DECQ    BX
+	JNZ     quad2
+	JMP     done
+
+tokens3:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad3:
+	MOVQ   16(AX), SI
+	MOVQ   104(AX), DI
+	LEAQ   (DI)(R9*4), R8
+	MOVQ   R8, 104(AX)
+	VPXORQ Z0, Z0, Z0
+	VPXORQ Z1, Z1, Z1
+	VPXORQ Z2, Z2, Z2
+	VPXORQ Z3, Z3, Z3
+	VPXORQ Z4, Z4, Z4
+	VPXORQ Z5, Z5, Z5
+	VPXORQ Z6, Z6, Z6
+	VPXORQ Z7, Z7, Z7
+	VPXORQ Z8, Z8, Z8
+	VPXORQ Z9, Z9, Z9
+	VPXORQ Z10, Z10, Z10
+	VPXORQ Z11, Z11, Z11
+	MOVQ   80(AX), R8
+
+vector3:
+	VMOVDQU64     (SI), Z12
+	VMOVDQU64     64(SI), Z13
+	VMOVDQU64     128(SI), Z14
+	VMOVDQU64     (DX), Z15
+	VFMADD231PS   Z12, Z15, Z0
+	VFMADD231PS   Z13, Z15, Z4
+	VFMADD231PS   Z14, Z15, Z8
+	VMOVDQU64     64(DX), Z15
+	VFMADD231PS   Z12, Z15, Z1
+	VFMADD231PS   Z13, Z15, Z5
+	VFMADD231PS   Z14, Z15, Z9
+	VMOVDQU64     128(DX), Z15
+	VFMADD231PS   Z12, Z15, Z2
+	VFMADD231PS   Z13, Z15, Z6
+	VFMADD231PS   Z14, Z15, Z10
+	VMOVDQU64     192(DX), Z15
+	VFMADD231PS   Z12, Z15, Z3
+	VFMADD231PS   Z13, Z15, Z7
+	VFMADD231PS   Z14, Z15, Z11
+	ADDQ          $0x000000c0, SI
+	ADDQ          $0x00000100, DX
+	PREFETCHT1    (DI)
+	PREFETCHT1    (DI)(R9*1)
+	PREFETCHT1    (DI)(R9*2)
+	PREFETCHT1    (DI)(R10*1)
+	ADDQ          R11, DI
+	DECQ          R8
+	JNZ           vector3
+	MOVQ          CX, SI
+	VBROADCASTSS  96(AX), X12
+	VUNPCKLPS     Z1, Z0, Z13
+	VUNPCKHPS     Z1, Z0, Z0
+	VADDPS        Z13, Z0, Z0
+	VUNPCKLPS     Z3, Z2, Z13
+	VUNPCKHPS     Z3, Z2, Z2
+	VADDPS        Z13, Z2, Z2
+	VUNPCKLPD     Z2, Z0, Z13
+	VUNPCKHPD     Z2, Z0, Z0
+	VADDPS        Z13, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y13
+	VADDPS        Y13, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X13
+	VADDPS        X13, X0, X0
+	VMULPS        X12, X0, X0
+	VUNPCKLPS     Z5, Z4, Z13
+	VUNPCKHPS     Z5, Z4, Z4
+	VADDPS        Z13, Z4, Z4
+	VUNPCKLPS     Z7, Z6, Z13
+	VUNPCKHPS     Z7, Z6, Z6
+	VADDPS        Z13, Z6, Z6
+	VUNPCKLPD     Z6, Z4, Z13
+	VUNPCKHPD     Z6, Z4, Z4
+	VADDPS        Z13, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y13
+	VADDPS        Y13, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X13
+	VADDPS        X13, X4, X4
+	VMULPS        X12, X4, X4
+	VUNPCKLPS     Z9, Z8, Z13
+	VUNPCKHPS     Z9, Z8, Z8
+	VADDPS        Z13, Z8, Z8
+	VUNPCKLPS     Z11, Z10, Z13
+	VUNPCKHPS     Z11, Z10, Z10
+	VADDPS        Z13, Z10, Z10
+	VUNPCKLPD     Z10, Z8, Z13
+	VUNPCKHPD     Z10, Z8, Z8
+	VADDPS        Z13, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y13
+	VADDPS        Y13, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X13
+	VADDPS        X13, X8, X8
+	VMULPS        X12, X8, X8
+	CMPQ          88(AX), $0x00
+	JEQ           store3
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X8, X8
+	MOVQ          CX, SI
+
+store3:
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
+	ADDQ    $0x10, CX
+	DECQ    BX
+	JNZ     quad3
+	JMP     done
+
+tokens4:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad4:
+	MOVQ   16(AX), SI
+	MOVQ   104(AX), DI
+	LEAQ   (DI)(R9*4), R8
+	MOVQ   R8, 104(AX)
+	VPXORQ Z0, Z0, Z0
+	VPXORQ Z1, Z1, Z1
+	VPXORQ Z2, Z2, Z2
+	VPXORQ Z3, Z3, Z3
+	VPXORQ Z4, Z4, Z4
+	VPXORQ Z5, Z5, Z5
+	VPXORQ Z6, Z6, Z6
+	VPXORQ Z7, Z7, Z7
+	VPXORQ Z8, Z8, Z8
+	VPXORQ Z9, Z9, Z9
+	VPXORQ Z10, Z10, Z10
+	VPXORQ Z11, Z11, Z11
+	VPXORQ Z12, Z12, Z12
+	VPXORQ Z13, Z13, Z13
+	VPXORQ Z14, Z14, Z14
+	VPXORQ Z15, Z15, Z15
+	MOVQ   80(AX), R8
+
+vector4:
+	VMOVDQU64     (SI), Z16
+	VMOVDQU64     64(SI), Z17
+	VMOVDQU64     128(SI), Z18
+	VMOVDQU64     192(SI), Z19
+	VMOVDQU64     (DX), Z20
+	VFMADD231PS   Z16, Z20, Z0
+	VFMADD231PS   Z17, Z20, Z4
+	VFMADD231PS   Z18, Z20, Z8
+	VFMADD231PS   Z19, Z20, Z12
+	VMOVDQU64     64(DX), Z20
+	VFMADD231PS   Z16, Z20, Z1
+	VFMADD231PS   Z17, Z20, Z5
+	VFMADD231PS   Z18, Z20, Z9
+	VFMADD231PS   Z19, Z20, Z13
+	VMOVDQU64     128(DX), Z20
+	VFMADD231PS   Z16, Z20, Z2
+	VFMADD231PS   Z17, Z20, Z6
+	VFMADD231PS   Z18, Z20, Z10
+	VFMADD231PS   Z19, Z20, Z14
+	VMOVDQU64     192(DX), Z20
+	VFMADD231PS   Z16, Z20, Z3
+	VFMADD231PS   Z17, Z20, Z7
+	VFMADD231PS   Z18, Z20, Z11
+	VFMADD231PS   Z19, Z20, Z15
+	ADDQ          $0x00000100, SI
+	ADDQ          $0x00000100, DX
+	PREFETCHT1    (DI)
+	PREFETCHT1    (DI)(R9*1)
+	PREFETCHT1    (DI)(R9*2)
+	PREFETCHT1    (DI)(R10*1)
+	ADDQ          R11, DI
+	DECQ          R8
+	JNZ           vector4
+	MOVQ          CX, SI
+	VBROADCASTSS  96(AX), X16
+	VUNPCKLPS     Z1, Z0, Z17
+	VUNPCKHPS     Z1, Z0, Z0
+	VADDPS        Z17, Z0, Z0
+	VUNPCKLPS     Z3, Z2, Z17
+	VUNPCKHPS     Z3, Z2, Z2
+	VADDPS        Z17, Z2, Z2
+	VUNPCKLPD     Z2, Z0, Z17
+	VUNPCKHPD     Z2, Z0, Z0
+	VADDPS        Z17, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y17
+	VADDPS        Y17, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X17
+	VADDPS        X17, X0, X0
+	VMULPS        X16, X0, X0
+	VUNPCKLPS     Z5, Z4, Z17
+	VUNPCKHPS     Z5, Z4, Z4
+	VADDPS        Z17, Z4, Z4
+	VUNPCKLPS     Z7, Z6, Z17
+	VUNPCKHPS     Z7, Z6, Z6
+	VADDPS        Z17, Z6, Z6
+	VUNPCKLPD     Z6, Z4, Z17
+	VUNPCKHPD     Z6, Z4, Z4
+	VADDPS        Z17, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y17
+	VADDPS        Y17, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X17
+	VADDPS        X17, X4, X4
+	VMULPS        X16, X4, X4
+	VUNPCKLPS     Z9, Z8, Z17
+	VUNPCKHPS     Z9, Z8, Z8
+	VADDPS        Z17, Z8, Z8
+	VUNPCKLPS     Z11, Z10, Z17
+	VUNPCKHPS     Z11, Z10, Z10
+	VADDPS        Z17, Z10, Z10
+	VUNPCKLPD     Z10, Z8, Z17
+	VUNPCKHPD     Z10, Z8, Z8
+	VADDPS        Z17, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y17
+	VADDPS        Y17, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X17
+	VADDPS        X17, X8, X8
+	VMULPS        X16, X8, X8
+	VUNPCKLPS     Z13, Z12, Z17
+	VUNPCKHPS     Z13, Z12, Z12
+	VADDPS        Z17, Z12, Z12
+	VUNPCKLPS     Z15, Z14, Z17
+	VUNPCKHPS     Z15, Z14, Z14
+	VADDPS        Z17, Z14, Z14
+	VUNPCKLPD     Z14, Z12, Z17
+	VUNPCKHPD     Z14, Z12, Z12
+	VADDPS        Z17, Z12, Z12
+	VEXTRACTF64X4 $0x01, Z12, Y17
+	VADDPS        Y17, Y12, Y12
+	VEXTRACTF32X4 $0x01, Y12, X17
+	VADDPS        X17, X12, X12
+	VMULPS        X16, X12, X12
+	CMPQ          88(AX), $0x00
+	JEQ           store4
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X8, X8
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X12, X12
+	MOVQ          CX, SI
+
+store4:
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X12, (SI)
+	ADDQ    $0x10, CX
+	DECQ    BX
+	JNZ     quad4
+	JMP     done
+
+tokens5:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad5:
+	MOVQ   16(AX), SI
+	MOVQ   104(AX), DI
+	LEAQ   (DI)(R9*4), R8
+	MOVQ   R8, 104(AX)
+	VPXORQ Z0, Z0, Z0
+	VPXORQ Z1, Z1, Z1
+	VPXORQ Z2, Z2, Z2
+	VPXORQ Z3, Z3, Z3
+	VPXORQ Z4, Z4, Z4
+	VPXORQ Z5, Z5, Z5
+	VPXORQ Z6, Z6, Z6
+	VPXORQ Z7, Z7, Z7
+	VPXORQ Z8, Z8, Z8
+	VPXORQ Z9, Z9, Z9
+	VPXORQ Z10, Z10, Z10
+	VPXORQ Z11, Z11, Z11
+	VPXORQ Z12, Z12, Z12
+	VPXORQ Z13, Z13, Z13
+	VPXORQ Z14, Z14, Z14
+	VPXORQ Z15, Z15, Z15
+	VPXORQ Z16, Z16, Z16
+	VPXORQ Z17, Z17, Z17
+	VPXORQ Z18, Z18, Z18
+	VPXORQ Z19, Z19, Z19
+	MOVQ   80(AX), R8
+
+vector5:
+	VMOVDQU64     (SI), Z20
+	VMOVDQU64     64(SI), Z21
+	VMOVDQU64     128(SI), Z22
+	VMOVDQU64     192(SI), Z23
+	VMOVDQU64     256(SI), Z24
+	VMOVDQU64     (DX), Z25
+	VFMADD231PS   Z20, Z25, Z0
+	VFMADD231PS   Z21, Z25, Z4
+	VFMADD231PS   Z22, Z25, Z8
+	VFMADD231PS   Z23, Z25, Z12
+	VFMADD231PS   Z24, Z25, Z16
+	VMOVDQU64     64(DX), Z25
+	VFMADD231PS   Z20, Z25, Z1
+	VFMADD231PS   Z21, Z25, Z5
+	VFMADD231PS   Z22, Z25, Z9
+	VFMADD231PS   Z23, Z25, Z13
+	VFMADD231PS   Z24, Z25, Z17
+	VMOVDQU64     128(DX), Z25
+	VFMADD231PS   Z20, Z25, Z2
+	VFMADD231PS   Z21, Z25, Z6
+	VFMADD231PS   Z22, Z25, Z10
+	VFMADD231PS   Z23, Z25, Z14
+	VFMADD231PS   Z24, Z25, Z18
+	VMOVDQU64     192(DX), Z25
+	VFMADD231PS   Z20, Z25, Z3
+	VFMADD231PS   Z21, Z25, Z7
+	VFMADD231PS   Z22, Z25, Z11
+	VFMADD231PS   Z23, Z25, Z15
+	VFMADD231PS   Z24, Z25, Z19
+	ADDQ          $0x00000140, SI
+	ADDQ          $0x00000100, DX
+	PREFETCHT1    (DI)
+	PREFETCHT1    (DI)(R9*1)
+	PREFETCHT1    (DI)(R9*2)
+	PREFETCHT1    (DI)(R10*1)
+	ADDQ          R11, DI
+	DECQ          R8
+	JNZ           vector5
+	MOVQ          CX, SI
+	VBROADCASTSS  96(AX), X20
+	VUNPCKLPS     Z1, Z0, Z21
+	VUNPCKHPS     Z1, Z0, Z0
+	VADDPS        Z21, Z0, Z0
+	VUNPCKLPS     Z3, Z2, Z21
+	VUNPCKHPS     Z3, Z2, Z2
+	VADDPS        Z21, Z2, Z2
+	VUNPCKLPD     Z2, Z0, Z21
+	VUNPCKHPD     Z2, Z0, Z0
+	VADDPS        Z21, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y21
+	VADDPS        Y21, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X21
+	VADDPS        X21, X0, X0
+	VMULPS        X20, X0, X0
+	VUNPCKLPS     Z5, Z4, Z21
+	VUNPCKHPS     Z5, Z4, Z4
+	VADDPS        Z21, Z4, Z4
+	VUNPCKLPS     Z7, Z6, Z21
+	VUNPCKHPS     Z7, Z6, Z6
+	VADDPS        Z21, Z6, Z6
+	VUNPCKLPD     Z6, Z4, Z21
+	VUNPCKHPD     Z6, Z4, Z4
+	VADDPS        Z21, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y21
+	VADDPS        Y21, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X21
+	VADDPS        X21, X4, X4
+	VMULPS        X20, X4, X4
+	VUNPCKLPS     Z9, Z8, Z21
+	VUNPCKHPS     Z9, Z8, Z8
+	VADDPS        Z21, Z8, Z8
+	VUNPCKLPS     Z11, Z10, Z21
+	VUNPCKHPS     Z11, Z10, Z10
+	VADDPS        Z21, Z10, Z10
+	VUNPCKLPD     Z10, Z8, Z21
+	VUNPCKHPD     Z10, Z8, Z8
+	VADDPS        Z21, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y21
+	VADDPS        Y21, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X21
+	VADDPS        X21, X8, X8
+	VMULPS        X20, X8, X8
+	VUNPCKLPS     Z13, Z12, Z21
+	VUNPCKHPS     Z13, Z12, Z12
+	VADDPS        Z21, Z12, Z12
+	VUNPCKLPS     Z15, Z14, Z21
+	VUNPCKHPS     Z15, Z14, Z14
+	VADDPS        Z21, Z14, Z14
+	VUNPCKLPD     Z14, Z12, Z21
+	VUNPCKHPD     Z14, Z12, Z12
+	VADDPS        Z21, Z12, Z12
+	VEXTRACTF64X4 $0x01, Z12, Y21
+	VADDPS        Y21, Y12, Y12
+	VEXTRACTF32X4 $0x01, Y12, X21
+	VADDPS        X21, X12, X12
+	VMULPS        X20, X12, X12
+	VUNPCKLPS     Z17, Z16, Z21
+	VUNPCKHPS     Z17, Z16, Z16
+	VADDPS        Z21, Z16, Z16
+	VUNPCKLPS     Z19, Z18, Z21
+	VUNPCKHPS     Z19, Z18, Z18
+	VADDPS        Z21, Z18, Z18
+	VUNPCKLPD     Z18, Z16, Z21
+	VUNPCKHPD     Z18, Z16, Z16
+	VADDPS        Z21, Z16, Z16
+	VEXTRACTF64X4 $0x01, Z16, Y21
+	VADDPS        Y21, Y16, Y16
+	VEXTRACTF32X4 $0x01, Y16, X21
+	VADDPS        X21, X16, X16
+	VMULPS        X20, X16, X16
+	CMPQ          88(AX), $0x00
+	JEQ           store5
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X8, X8
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X12, X12
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X16, X16
+	MOVQ          CX, SI
+
+store5:
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X12, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X16, (SI)
+	ADDQ    $0x10, CX
+	DECQ    BX
+	JNZ     quad5
+	JMP     done
+
+tokens6:
+	MOVQ  (AX), CX
+	MOVQ  40(AX), DX
+	MOVQ  72(AX), BX
+	MOVQ  112(AX), R9
+	LEAQ  (R9)(R9*2), R10
+	MOVQ  120(AX), R11
+	TESTQ BX, BX
+	JZ    done
+
+quad6:
+	MOVQ   16(AX), SI
+	MOVQ   104(AX), DI
+	LEAQ   (DI)(R9*4), R8
+	MOVQ   R8, 104(AX)
+	VPXORQ Z0, Z0, Z0
+	VPXORQ Z1, Z1, Z1
+	VPXORQ Z2, Z2, Z2
+	VPXORQ Z3, Z3, Z3
+	VPXORQ Z4, Z4, Z4
+	VPXORQ Z5, Z5, Z5
+	VPXORQ Z6, Z6, Z6
+	VPXORQ Z7, Z7, Z7
+	VPXORQ Z8, Z8, Z8
+	VPXORQ Z9, Z9, Z9
+	VPXORQ Z10, Z10, Z10
+	VPXORQ Z11, Z11, Z11
+	VPXORQ Z12, Z12, Z12
+	VPXORQ Z13, Z13, Z13
+	VPXORQ Z14, Z14, Z14
+	VPXORQ Z15, Z15, Z15
+	VPXORQ Z16, Z16, Z16
+	VPXORQ Z17, Z17, Z17
+	VPXORQ Z18, Z18, Z18
+	VPXORQ Z19, Z19, Z19
+	VPXORQ Z20, Z20, Z20
+	VPXORQ Z21, Z21, Z21
+	VPXORQ Z22, Z22, Z22
+	VPXORQ Z23, Z23, Z23
+	MOVQ   80(AX), R8
+
+vector6:
+	VMOVDQU64     (SI), Z24
+	VMOVDQU64     64(SI), Z25
+	VMOVDQU64     128(SI), Z26
+	VMOVDQU64     192(SI), Z27
+	VMOVDQU64     256(SI), Z28
+	VMOVDQU64     320(SI), Z29
+	VMOVDQU64     (DX), Z30
+	VFMADD231PS   Z24, Z30, Z0
+	VFMADD231PS   Z25, Z30, Z4
+	VFMADD231PS   Z26, Z30, Z8
+	VFMADD231PS   Z27, Z30, Z12
+	VFMADD231PS   Z28, Z30, Z16
+	VFMADD231PS   Z29, Z30, Z20
+	VMOVDQU64     64(DX), Z30
+	VFMADD231PS   Z24, Z30, Z1
+	VFMADD231PS   Z25, Z30, Z5
+	VFMADD231PS   Z26, Z30, Z9
+	VFMADD231PS   Z27, Z30, Z13
+	VFMADD231PS   Z28, Z30, Z17
+	VFMADD231PS   Z29, Z30, Z21
+	VMOVDQU64     128(DX), Z30
+	VFMADD231PS   Z24, Z30, Z2
+	VFMADD231PS   Z25, Z30, Z6
+	VFMADD231PS   Z26, Z30, Z10
+	VFMADD231PS   Z27, Z30, Z14
+	VFMADD231PS   Z28, Z30, Z18
+	VFMADD231PS   Z29, Z30, Z22
+	VMOVDQU64     192(DX), Z30
+	VFMADD231PS   Z24, Z30, Z3
+	VFMADD231PS   Z25, Z30, Z7
+	VFMADD231PS   Z26, Z30, Z11
+	VFMADD231PS   Z27, Z30, Z15
+	VFMADD231PS   Z28, Z30, Z19
+	VFMADD231PS   Z29, Z30, Z23
+	ADDQ          $0x00000180, SI
+	ADDQ          $0x00000100, DX
+	PREFETCHT1    (DI)
+	PREFETCHT1    (DI)(R9*1)
+	PREFETCHT1    (DI)(R9*2)
+	PREFETCHT1    (DI)(R10*1)
+	ADDQ          R11, DI
+	DECQ          R8
+	JNZ           vector6
+	MOVQ          CX, SI
+	VBROADCASTSS  96(AX), X24
+	VUNPCKLPS     Z1, Z0, Z25
+	VUNPCKHPS     Z1, Z0, Z0
+	VADDPS        Z25, Z0, Z0
+	VUNPCKLPS     Z3, Z2, Z25
+	VUNPCKHPS     Z3, Z2, Z2
+	VADDPS        Z25, Z2, Z2
+	VUNPCKLPD     Z2, Z0, Z25
+	VUNPCKHPD     Z2, Z0, Z0
+	VADDPS        Z25, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y25
+	VADDPS        Y25, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X25
+	VADDPS        X25, X0, X0
+	VMULPS        X24, X0, X0
+	VUNPCKLPS     Z5, Z4, Z25
+	VUNPCKHPS     Z5, Z4, Z4
+	VADDPS        Z25, Z4, Z4
+	VUNPCKLPS     Z7, Z6, Z25
+	VUNPCKHPS     Z7, Z6, Z6
+	VADDPS        Z25, Z6, Z6
+	VUNPCKLPD     Z6, Z4, Z25
+	VUNPCKHPD     Z6, Z4, Z4
+	VADDPS        Z25, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y25
+	VADDPS        Y25, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X25
+	VADDPS        X25, X4, X4
+	VMULPS        X24, X4, X4
+	VUNPCKLPS     Z9, Z8, Z25
+	VUNPCKHPS     Z9, Z8, Z8
+	VADDPS        Z25, Z8, Z8
+	VUNPCKLPS     Z11, Z10, Z25
+	VUNPCKHPS     Z11, Z10, Z10
+	VADDPS        Z25, Z10, Z10
+	VUNPCKLPD     Z10, Z8, Z25
+	VUNPCKHPD     Z10, Z8, Z8
+	VADDPS        Z25, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y25
+	VADDPS        Y25, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X25
+	VADDPS        X25, X8, X8
+	VMULPS        X24, X8, X8
+	VUNPCKLPS     Z13, Z12, Z25
+	VUNPCKHPS     Z13, Z12, Z12
+	VADDPS        Z25, Z12, Z12
+	VUNPCKLPS     Z15, Z14, Z25
+	VUNPCKHPS     Z15, Z14, Z14
+	VADDPS        Z25, Z14, Z14
+	VUNPCKLPD     Z14, Z12, Z25
+	VUNPCKHPD     Z14, Z12, Z12
+	VADDPS        Z25, Z12, Z12
+	VEXTRACTF64X4 $0x01, Z12, Y25
+	VADDPS        Y25, Y12, Y12
+	VEXTRACTF32X4 $0x01, Y12, X25
+	VADDPS        X25, X12, X12
+	VMULPS        X24, X12, X12
+	VUNPCKLPS     Z17, Z16, Z25
+	VUNPCKHPS     Z17, Z16, Z16
+	VADDPS        Z25, Z16, Z16
+	VUNPCKLPS     Z19, Z18, Z25
+	VUNPCKHPS     Z19, Z18, Z18
+	VADDPS        Z25, Z18, Z18
+	VUNPCKLPD     Z18, Z16, Z25
+	VUNPCKHPD     Z18, Z16, Z16
+	VADDPS        Z25, Z16, Z16
+	VEXTRACTF64X4 $0x01, Z16, Y25
+	VADDPS        Y25, Y16, Y16
+	VEXTRACTF32X4 $0x01, Y16, X25
+	VADDPS        X25, X16, X16
+	VMULPS        X24, X16, X16
+	VUNPCKLPS     Z21, Z20, Z25
+	VUNPCKHPS     Z21, Z20, Z20
+	VADDPS        Z25, Z20, Z20
+	VUNPCKLPS     Z23, Z22, Z25
+	VUNPCKHPS     Z23, Z22, Z22
+	VADDPS        Z25, Z22, Z22
+	VUNPCKLPD     Z22, Z20, Z25
+	VUNPCKHPD     Z22, Z20, Z20
+	VADDPS        Z25, Z20, Z20
+	VEXTRACTF64X4 $0x01, Z20, Y25
+	VADDPS        Y25, Y20, Y20
+	VEXTRACTF32X4 $0x01, Y20, X25
+	VADDPS        X25, X20, X20
+	VMULPS        X24, X20, X20
+	CMPQ          88(AX), $0x00
+	JEQ           store6
+	VADDPS        (SI), X0, X0
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X4, X4
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X8, X8
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X12, X12
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X16, X16
+	ADDQ          8(AX), SI
+	VADDPS        (SI), X20, X20
+	MOVQ          CX, SI
+
+store6:
+	VMOVUPS X0, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X4, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X8, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X12, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X16, (SI)
+	ADDQ    8(AX), SI
+	VMOVUPS X20, (SI)
+	ADDQ    $0x10, CX
 	DECQ    BX
 	JNZ     quad6
 

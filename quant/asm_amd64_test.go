@@ -48,7 +48,8 @@ func TestTableLayout(t *testing.T) {
 	for i, got := range []uintptr{
 		unsafe.Offsetof(d.dst), unsafe.Offsetof(d.dstStride), unsafe.Offsetof(d.x), unsafe.Offsetof(d.xStride), unsafe.Offsetof(d.xStep),
 		unsafe.Offsetof(d.w), unsafe.Offsetof(d.wStride), unsafe.Offsetof(d.wStep), unsafe.Offsetof(d.quadStep), unsafe.Offsetof(d.quads),
-		unsafe.Offsetof(d.vectors), unsafe.Offsetof(d.add), unsafe.Offsetof(d.scale),
+		unsafe.Offsetof(d.vectors), unsafe.Offsetof(d.add), unsafe.Offsetof(d.scale), unsafe.Offsetof(d.prefetch), unsafe.Offsetof(d.prefetchStride),
+		unsafe.Offsetof(d.prefetchStep),
 	} {
 		require.EqualValues(t, 8*i, got)
 	}

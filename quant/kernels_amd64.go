@@ -57,61 +57,40 @@ func quantizeBlocks(k *kernelTables, packed, scales, bf16 []byte) int {
 
 // matVecBF16Blocks reports whether there is a kernel for the width; the caller checked the lengths.
 func matVecBF16Blocks(dst, x []float32, w []byte, rows, cols int) bool {
-	width := 16
-	if path == "avx512" && cols%32 == 0 {
-		width = 32
-	}
-	if path == "go" || cols%width != 0 {
+	wide := path == "avx512" && cols%32 == 0
+	if path == "go" || !wide && cols%16 != 0 {
 		return false
 	}
-	half := width / 2
-	p := reordered(x, width, func(i int) int { return i%half*2 + i/half })
+	p := borrow(cols)
 	defer scratch.Put(p)
-	if width == 32 {
-		matVecBF16AVX512(&dst[0], &(*p)[0], &w[0], rows, cols/width)
+	order := &(*p)[0]
+	if wide {
+		reorderBF16AVX512(order, &x[0], cols/32)
+		matVecBF16AVX512(&dst[0], order, &w[0], rows, cols/32)
 	} else {
-		matVecBF16AVX2(&dst[0], &(*p)[0], &w[0], rows, cols/width)
+		reorderBF16AVX2(order, &x[0], cols/16)
+		matVecBF16AVX2(&dst[0], order, &w[0], rows, cols/16)
 	}
 	return true
 }
 
 // matVecNVFP4Blocks is the same for NVFP4.
 func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, rows, cols int) bool {
-	switch {
-	case path == "avx512" && cols%256 == 0:
-		p := borrow(len(x))
-		defer scratch.Put(p)
-		fixedAVX512(&(*p)[0], &x[0], cols/128)
-		matVecNVFP4AVX512(&dst[0], &(*p)[0], &packed[0], &scales[0], step, rows, cols/256)
-		return true
-	case path != "go" && cols%64 == 0:
-		p := reordered(x, 64, laneElement256)
-		defer scratch.Put(p)
-		matVecNVFP4AVX2(&dst[0], &(*p)[0], &packed[0], &scales[0], step, rows, cols/64)
-		return true
+	wide := path == "avx512" && cols%256 == 0
+	if path == "go" || !wide && cols%64 != 0 {
+		return false
 	}
-	return false
-}
-
-// reordered returns x in another order, n elements a block: element i of a block is the block's x[from(i)].
-// Give the result back to scratch.
-func reordered(x []float32, n int, from func(i int) int) *[]float32 {
-	p := borrow(len(x))
-	for i := range n {
-		at := from(i)
-		for b := 0; b < len(x); b += n {
-			(*p)[b+i] = x[b+at]
-		}
+	p := borrow(cols)
+	defer scratch.Put(p)
+	order := &(*p)[0]
+	if wide {
+		fixedAVX512(order, &x[0], cols/128)
+		matVecNVFP4AVX512(&dst[0], order, &packed[0], &scales[0], step, rows, cols/256)
+	} else {
+		reorderNVFP4AVX2(order, &x[0], cols/64)
+		matVecNVFP4AVX2(&dst[0], order, &packed[0], &scales[0], step, rows, cols/64)
 	}
-	return p
-}
-
-// laneElement256: vectors 0-3 are of groups 0 and 2, vectors 4-7 of groups 1 and 3, a group in each half. A vector's half has four elements
-// of its group: every fourth, beginning with element 0, 2, 1 and 3.
-func laneElement256(i int) int {
-	vector, lane := i/8, i%8
-	group := vector/4 + lane/4*2
-	return groupSize*group + lane%4*4 + []int{0, 2, 1, 3}[vector%4]
+	return true
 }
 
 // dequantizeBlocks dequantizes all groups, or none.

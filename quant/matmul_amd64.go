@@ -4,12 +4,9 @@ package quant
 
 import "unsafe"
 
-// Weights are widened a panel at a time, which stays in the second cache while all of x passes over it. A tile of x, a few rows of it,
-// stays in the first cache over the panel, so both are cut to so many columns.
-const (
-	panelRows = 64
-	panelCols = 1024
-)
+// panelCols is the width of a panel: four rows of weights as float32, in which the vectors of the rows take turns, and a tile of x as wide stay
+// in the first cache together.
+const panelCols = 1024
 
 // dotTile is a block of products of rows of x with rows of w, four of w at a time; strides and steps are in bytes. The generator knows its
 // layout.
@@ -24,6 +21,9 @@ type dotTile struct {
 	quads, vectors int
 	add            int     // 1: add to dst
 	scale          float32 // of the products
+	prefetch       *byte
+	prefetchStride int
+	prefetchStep   int // a vector
 }
 
 // addTile adds weighted rows of m to a few rows of dst; strides are in bytes. The generator knows its layout.
@@ -48,14 +48,6 @@ func tileShape() (lanes, tileRows int) {
 	return 0, 0
 }
 
-func (a *dotTile) run(rows int) {
-	if path == "avx512" {
-		dotTileAVX512((*byte)(unsafe.Pointer(a)), rows)
-	} else {
-		dotTileAVX2((*byte)(unsafe.Pointer(a)), rows)
-	}
-}
-
 // Orders of a vector of x: widenNVFP4AVX512 has its own.
 var (
 	inOrder  = [16]uint32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
@@ -63,67 +55,69 @@ var (
 )
 
 func matMulBlocks(dst, x Matrix, index []int32, w *weights) bool {
-	lanes, tileRows := tileShape()
+	lanes, most := tileShape()
 	if lanes == 0 || x.Cols == 0 || x.Cols%groupSize != 0 {
 		return false
 	}
-	order, scale := &inOrder, float32(1)
+	order, scale, rowBytes := &inOrder, float32(1), 2*x.Cols
 	if w.scales != nil {
-		scale = w.step
-		if path == "avx512" {
+		scale, rowBytes = w.step, x.Cols/2
+		if lanes == 16 {
 			order = &byEights
 		}
 	}
-	block := min(panelCols, x.Cols)
-	p := borrow((panelRows + dst.Rows) * block)
+	width := min(panelCols, x.Cols)
+	p := borrow((4 + dst.Rows) * width)
 	defer scratch.Put(p)
-	panel, tiles := (*p)[:panelRows*block], (*p)[panelRows*block:]
-	count := (dst.Rows + tileRows - 1) / tileRows
-	for c := 0; c < x.Cols; c += block {
-		n := min(block, x.Cols-c)
-		vectors := n / lanes
-		for i := range count {
-			from, to := i*dst.Rows/count, (i+1)*dst.Rows/count
+	panel, packed := (*p)[:4*width], (*p)[4*width:]
+	tiles := (dst.Rows + most - 1) / most
+	var rest [6][4]float32 // of less than four rows
+	for c := 0; c < x.Cols; c += width {
+		n := min(width, x.Cols-c)
+		for i := range tiles {
+			from, to := i*dst.Rows/tiles, (i+1)*dst.Rows/tiles
 			for t := from; t < to; t++ {
-				row := indexed(x, index, t)[c : c+n]
-				at := &tiles[from*n+(t-from)*lanes]
+				row, at := indexed(x, index, t)[c:c+n], &packed[from*n+(t-from)*lanes]
 				if lanes == 16 {
-					interleaveAVX512(at, &row[0], &order[0], vectors, (to-from)*64)
+					interleaveAVX512(at, &row[0], &order[0], n/lanes, (to-from)*64)
 				} else {
-					interleaveAVX2(at, &row[0], &order[0], vectors, (to-from)*32)
+					interleaveAVX2(at, &row[0], &order[0], n/lanes, (to-from)*32)
 				}
 			}
 		}
-		for r := 0; r < dst.Cols; r += panelRows {
-			rows := min(panelRows, dst.Cols-r)
+		a := dotTile{w: &panel[0], quads: 1, vectors: n / lanes, scale: scale}
+		if c > 0 {
+			a.add = 1
+		}
+		for r := 0; r < dst.Cols; r += 4 {
+			rows := min(4, dst.Cols-r)
 			for i := range rows {
-				w.widen(&panel[i/4*4*n+i%4*lanes], ((r+i)*x.Cols + c), n)
+				w.widen(&panel[i*lanes], (r+i)*x.Cols+c, n, lanes)
 			}
-			for i := range count {
-				from, to := i*dst.Rows/count, (i+1)*dst.Rows/count
-				a := dotTile{
-					dst: &dst.Data[from*dst.Stride+r], dstStride: 4 * dst.Stride, x: &tiles[from*n], xStride: 4 * lanes, xStep: (to - from) * 4 * lanes,
-					w: &panel[0], wStride: 4 * lanes, wStep: 16 * lanes, quadStep: 16 * n, quads: rows / 4, vectors: vectors, scale: scale,
+			// the same columns of the next four rows come from memory meanwhile, a part of them with each tile
+			next, end := (r+4)*rowBytes+c*rowBytes/x.Cols, (dst.Cols-3)*rowBytes
+			a.prefetchStride, a.prefetchStep = rowBytes, (lanes*rowBytes/x.Cols+tiles-1)/tiles
+			if next >= end {
+				next, a.prefetchStride, a.prefetchStep = 0, 0, 0
+			}
+			for i := range tiles {
+				from, to := i*dst.Rows/tiles, (i+1)*dst.Rows/tiles
+				a.dst, a.dstStride, a.x = &dst.Data[from*dst.Stride+r], 4*dst.Stride, &packed[from*n]
+				a.prefetch = &w.codes[min(next+i*a.vectors*a.prefetchStep, len(w.codes)-1)]
+				if rows < 4 {
+					a.dst, a.dstStride = &rest[0][0], 16
+					for t := from; t < to; t++ {
+						copy(rest[t-from][:], dst.row(t)[r:])
+					}
 				}
-				if c > 0 {
-					a.add = 1
+				if lanes == 16 {
+					panelTileAVX512((*byte)(unsafe.Pointer(&a)), to-from)
+				} else {
+					panelTileAVX2((*byte)(unsafe.Pointer(&a)), to-from)
 				}
-				a.run(to - from)
-				if rows%4 == 0 {
-					continue
-				}
-				var rest [6][4]float32
-				a.dst, a.dstStride, a.add = &rest[0][0], 16, 0
-				a.w, a.quads = &panel[rows/4*4*n], 1
-				a.run(to - from)
-				for t := from; t < to; t++ {
-					out := dst.row(t)[r+rows/4*4:][:rows%4]
-					for j := range out {
-						if c > 0 {
-							out[j] += rest[t-from][j]
-						} else {
-							out[j] = rest[t-from][j]
-						}
+				if rows < 4 {
+					for t := from; t < to; t++ {
+						copy(dst.row(t)[r:], rest[t-from][:])
 					}
 				}
 			}
@@ -133,16 +127,24 @@ func matMulBlocks(dst, x Matrix, index []int32, w *weights) bool {
 }
 
 // widen writes n weights from element at on as a row of a panel.
-func (w *weights) widen(dst *float32, at, n int) {
+func (w *weights) widen(dst *float32, at, n, lanes int) {
 	switch {
-	case w.scales == nil && path == "avx512":
+	case w.scales == nil && lanes == 16:
 		widenBF16AVX512(dst, &w.codes[2*at], n/16)
 	case w.scales == nil:
 		widenBF16AVX2(dst, &w.codes[2*at], n/8)
-	case path == "avx512":
+	case lanes == 16:
 		widenNVFP4AVX512(dst, &w.codes[at/2], &w.scales[at/groupSize], &scaleValues()[0], n/groupSize)
 	default:
 		widenNVFP4AVX2(dst, &w.codes[at/2], &w.scales[at/groupSize], &scaleValues()[0], n/groupSize)
+	}
+}
+
+func (a *dotTile) run(rows, lanes int) {
+	if lanes == 16 {
+		dotTileAVX512((*byte)(unsafe.Pointer(a)), rows)
+	} else {
+		dotTileAVX2((*byte)(unsafe.Pointer(a)), rows)
 	}
 }
 
@@ -161,10 +163,10 @@ func dotRowsBlocks(dst, q, m Matrix) bool {
 			dst: &dst.Data[from*dst.Stride], dstStride: 4 * dst.Stride, x: &q.Data[from*q.Stride], xStride: 4 * q.Stride, xStep: 4 * lanes,
 			w: &m.Data[0], wStride: 4 * m.Stride, wStep: 4 * lanes, quadStep: 16 * m.Stride, quads: m.Rows / 4, vectors: vectors, scale: 1,
 		}
-		a.run(to - from)
+		a.run(to-from, lanes)
 		if m.Rows%4 != 0 {
 			a.dst, a.w, a.quads = &dst.Data[from*dst.Stride+m.Rows-4], &m.Data[(m.Rows-4)*m.Stride], 1
-			a.run(to - from)
+			a.run(to-from, lanes)
 		}
 	}
 	if done := vectors * lanes; done < q.Cols {

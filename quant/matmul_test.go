@@ -28,8 +28,19 @@ func (m Matrix) gaps() (between []float32) {
 func TestMatMul(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		for _, size := range [][3]int{
-			{0, 3, 32}, {3, 0, 32}, {1, 7, 64}, {2, 4, 16}, {2, 9, 48}, {3, 5, 64}, {4, 8, 1024}, {5, 1, 1040}, {6, 130, 96},
-			{7, 67, 2064}, {8, 3, 3072}, {13, 6, 192}, {29, 66, 128},
+			{0, 3, 32},
+			{3, 0, 32},
+			{1, 7, 64},
+			{2, 4, 16},
+			{2, 9, 48},
+			{3, 5, 64},
+			{4, 8, 1024},
+			{5, 1, 1040},
+			{6, 130, 96},
+			{7, 67, 2064},
+			{8, 3, 3072},
+			{13, 6, 192},
+			{29, 66, 128},
 		} {
 			tokens, rows, cols := size[0], size[1], size[2]
 			bf16 := generate("gauss", uint64(cols), rows*cols, 0)
@@ -192,6 +203,26 @@ func TestFloatRows(t *testing.T) {
 					}
 				}
 			}
+		}
+	})
+}
+
+// TestMatMulAllocatesNothing: scratch is of a pool, and neither path of a call takes anything else.
+func TestMatMulAllocatesNothing(t *testing.T) {
+	if testRace {
+		t.Skip("sync.Pool forgets at random under the race detector")
+	}
+	eachPath(t, func(t *testing.T) {
+		const cols = 2048
+		w, scales := make([]byte, 2*6*cols), make([]byte, 6*cols/groupSize)
+		for _, tokens := range []int{1, 2, 13} {
+			x, y, m, dots := matrix(1, tokens, cols, 0), matrix(2, tokens, 6, 0), matrix(3, 6, cols, 0), matrix(4, tokens, 6, 0)
+			require.Zero(t, testing.AllocsPerRun(10, func() {
+				MatMulBF16(y, x, nil, w)
+				MatMulNVFP4(y, x, nil, w, scales, 1)
+				DotRows(dots, x, m)
+				AddRows(x, dots, m)
+			}), "%d tokens", tokens)
 		}
 	})
 }

@@ -58,11 +58,15 @@ func main() {
 		widenBF16(v)
 		interleave(v)
 		peak(v)
+		reorderBF16(v)
 	}
+	reorderNVFP4AVX2()
 	widenNVFP4AVX2()
 	widenNVFP4AVX512()
-	dotTiles(avx2, 3)
-	dotTiles(avx512, 6)
+	for _, panel := range []bool{false, true} {
+		dotTiles(avx2, 3, panel)
+		dotTiles(avx512, 6, panel)
+	}
 	addTiles(avx2, 4)
 	addTiles(avx512, 8)
 	Generate()

@@ -24,6 +24,10 @@ const (
 	dotAdd       = 88
 	dotScale     = 96
 
+	dotPrefetch       = 104
+	dotPrefetchStride = 112
+	dotPrefetchStep   = 120
+
 	addDst           = 0
 	addDstStride     = 8
 	addWeights       = 16
@@ -34,9 +38,13 @@ const (
 )
 
 // dotTiles multiplies up to so many rows of x by four rows of w at a time: their products stay in registers, and each vector of w and x is
-// loaded once for all of them.
-func dotTiles(v vector, most int) {
+// loaded once for all of them. In a panel the vectors of the rows take turns; the panels' kernel prefetches four rows of w elsewhere for each four that it
+// multiplies.
+func dotTiles(v vector, most int, panel bool) {
 	name := "dotTile" + v.suffix
+	if panel {
+		name = "panelTile" + v.suffix
+	}
 	TEXT(name, NOSPLIT, "func(a *byte, tokens int)")
 	Doc(fmt.Sprintf("%s computes a dotTile of 1 to %d rows of x.", name, most))
 	Pragma("noescape")
@@ -48,7 +56,7 @@ func dotTiles(v vector, most int) {
 	JMP(LabelRef("done"))
 	for t := 1; t <= most; t++ {
 		Label(fmt.Sprint("tokens", t))
-		dotTile(v, a, t)
+		dotTile(v, a, t, panel)
 		JMP(LabelRef("done"))
 	}
 	Label("done")
@@ -56,30 +64,82 @@ func dotTiles(v vector, most int) {
 	RET()
 }
 
-func dotTile(v vector, a reg.Register, tokens int) {
+func dotTile(v vector, a reg.Register, tokens int, panel bool) {
 	label := func(name string) string { return fmt.Sprint(name, tokens) }
 	field := func(at int) Mem { return Mem{Base: a, Disp: at} }
 	dst, w, quads := GP64(), GP64(), GP64()
 	MOVQ(field(dotDst), dst)
 	MOVQ(field(dotW), w)
 	MOVQ(field(dotQuads), quads)
-	xStride, xStep, wStride, wStride3, wStep := GP64(), GP64(), GP64(), GP64(), GP64()
-	MOVQ(field(dotXStride), xStride)
-	MOVQ(field(dotXStep), xStep)
-	MOVQ(field(dotWStride), wStride)
-	LEAQ(Mem{Base: wStride, Index: wStride, Scale: 2}, wStride3)
-	MOVQ(field(dotWStep), wStep)
 
 	x, x3, wp, n := GP64(), GP64(), GP64(), GP64()
+	xAt := func(t int) Mem { return Mem{Base: x, Disp: t * v.bytes} }
+	wAt := func(r int) Mem { return Mem{Base: w, Disp: r * v.bytes} }
+	var begin func()
+	var next func()
+	if panel {
+		prefetch, stride, stride3, step := wp, GP64(), GP64(), GP64()
+		MOVQ(field(dotPrefetchStride), stride)
+		LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, stride3)
+		MOVQ(field(dotPrefetchStep), step)
+		begin = func() {
+			MOVQ(field(dotX), x)
+			MOVQ(field(dotPrefetch), prefetch)
+			LEAQ(Mem{Base: prefetch, Index: stride, Scale: 4}, n)
+			MOVQ(n, field(dotPrefetch))
+		}
+		next = func() {
+			ADDQ(U32(tokens*v.bytes), x)
+			ADDQ(U32(4*v.bytes), w)
+			PREFETCHT1(Mem{Base: prefetch})
+			PREFETCHT1(Mem{Base: prefetch, Index: stride, Scale: 1})
+			PREFETCHT1(Mem{Base: prefetch, Index: stride, Scale: 2})
+			PREFETCHT1(Mem{Base: prefetch, Index: stride3, Scale: 1})
+			ADDQ(step, prefetch)
+		}
+	} else {
+		xStride, xStep, wStride, wStride3, wStep := GP64(), GP64(), GP64(), GP64(), GP64()
+		MOVQ(field(dotXStride), xStride)
+		MOVQ(field(dotXStep), xStep)
+		MOVQ(field(dotWStride), wStride)
+		LEAQ(Mem{Base: wStride, Index: wStride, Scale: 2}, wStride3)
+		MOVQ(field(dotWStep), wStep)
+		xAt = func(t int) Mem {
+			at := Mem{Base: x}
+			if t >= 3 {
+				at.Base = x3
+			}
+			if t%3 > 0 {
+				at.Index, at.Scale = xStride, uint8(t%3)
+			}
+			return at
+		}
+		wAt = func(r int) Mem {
+			return [4]Mem{
+				{Base: wp}, {Base: wp, Index: wStride, Scale: 1}, {Base: wp, Index: wStride, Scale: 2}, {Base: wp, Index: wStride3, Scale: 1},
+			}[r]
+		}
+		begin = func() {
+			MOVQ(field(dotX), x)
+			if tokens > 3 {
+				LEAQ(Mem{Base: x, Index: xStride, Scale: 2}, x3)
+				ADDQ(xStride, x3)
+			}
+			MOVQ(w, wp)
+			ADDQ(field(dotQuadStep), w)
+		}
+		next = func() {
+			ADDQ(xStep, x)
+			if tokens > 3 {
+				ADDQ(xStep, x3)
+			}
+			ADDQ(wStep, wp)
+		}
+	}
 	TESTQ(quads, quads)
 	JZ(LabelRef("done"))
 	Label(label("quad"))
-	MOVQ(field(dotX), x)
-	if tokens > 3 {
-		LEAQ(Mem{Base: x, Index: xStride, Scale: 2}, x3)
-		ADDQ(xStride, x3)
-	}
-	MOVQ(w, wp)
+	begin()
 	acc := make([][4]reg.VecVirtual, tokens)
 	for t := range acc {
 		for r := range 4 {
@@ -91,28 +151,17 @@ func dotTile(v vector, a reg.Register, tokens int) {
 	Label(label("vector"))
 	xs := make([]reg.VecVirtual, tokens)
 	for t := range xs {
-		at := Mem{Base: x}
-		if t >= 3 {
-			at.Base = x3
-		}
-		if t%3 > 0 {
-			at.Index, at.Scale = xStride, uint8(t%3)
-		}
 		xs[t] = v.reg()
-		v.move(at, xs[t])
+		v.move(xAt(t), xs[t])
 	}
-	for r, at := range [4]Mem{{Base: wp}, {Base: wp, Index: wStride, Scale: 1}, {Base: wp, Index: wStride, Scale: 2}, {Base: wp, Index: wStride3, Scale: 1}} {
+	for r := range 4 {
 		row := v.reg()
-		v.move(at, row)
+		v.move(wAt(r), row)
 		for t := range xs {
 			VFMADD231PS(xs[t], row, acc[t][r])
 		}
 	}
-	ADDQ(xStep, x)
-	if tokens > 3 {
-		ADDQ(xStep, x3)
-	}
-	ADDQ(wStep, wp)
+	next()
 	DECQ(n)
 	JNZ(LabelRef(label("vector")))
 
@@ -141,7 +190,6 @@ func dotTile(v vector, a reg.Register, tokens int) {
 		}
 	}
 	ADDQ(Imm(16), dst)
-	ADDQ(field(dotQuadStep), w)
 	DECQ(quads)
 	JNZ(LabelRef(label("quad")))
 }
@@ -181,7 +229,6 @@ func widenBF16(v vector) {
 	dst, w, n := Load(Param("dst"), GP64()), Load(Param("w"), GP64()), Load(Param("vectors"), GP64())
 	Label("loop")
 	f := v.reg()
-	PREFETCHT0(Mem{Base: w, Disp: ahead})
 	VPMOVZXWD(Mem{Base: w}, f)
 	VPSLLD(Imm(16), f, f)
 	v.move(f, Mem{Base: dst})
@@ -221,7 +268,6 @@ func widenNVFP4AVX512() {
 	SUBQ(Imm(4), n)
 	JL(LabelRef("rest"))
 	Label("four")
-	PREFETCHT0(Mem{Base: packed, Disp: ahead})
 	for i := range 4 {
 		group(i)
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -118,7 +120,7 @@ func valueTable() Mem {
 // matvecNVFP4AVX2 decodes 64 codes of four groups to BF16 by byte shuffles, then goes on like matvecBF16.
 func matvecNVFP4AVX2() {
 	TEXT("matVecNVFP4AVX2", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
-	Doc("matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, which has in vector i of a block the elements of laneElement256.")
+	Doc("matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, in the order of reorderNVFP4AVX2.")
 	Pragma("noescape")
 	dst, x := Load(Param("dst"), GP64()), Load(Param("x"), GP64())
 	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
@@ -190,6 +192,92 @@ func matvecNVFP4AVX2() {
 	DECQ(rows)
 	JNZ(LabelRef("row"))
 	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// transpose sorts a pair of registers by an index for each of the results.
+func transpose(a, b reg.VecVirtual, index [2]reg.VecVirtual) (out [2]reg.VecVirtual) {
+	for i := range out {
+		out[i] = ZMM()
+		VMOVDQA64(index[i], out[i])
+		VPERMI2PS(b, a, out[i])
+	}
+	return out
+}
+
+// reorderBF16 puts the even elements of each two vectors before the odd ones.
+func reorderBF16(v vector) {
+	name := "reorderBF16" + v.suffix
+	TEXT(name, NOSPLIT, "func(dst, x *float32, blocks int)")
+	Doc(name + " writes x in the order of matVecBF16" + v.suffix + ".")
+	Pragma("noescape")
+	dst, x, n := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
+	var index [2]reg.VecVirtual
+	if v.bytes == 64 {
+		for i := range index {
+			index[i] = ZMM()
+			VMOVDQU64(bytes(fmt.Sprintf("every2nd%d", i), func(k int) byte { return byte(k/4*2+i) * map[bool]byte{true: 1}[k%4 == 0] }), index[i])
+		}
+	}
+	Label("loop")
+	a, b := v.reg(), v.reg()
+	v.move(Mem{Base: x}, a)
+	v.move(Mem{Base: x, Disp: v.bytes}, b)
+	var out [2]reg.VecVirtual
+	if v.bytes == 64 {
+		out = transpose(a, b, index)
+	} else {
+		for i, imm := range []uint64{0x88, 0xdd} {
+			out[i] = YMM()
+			VSHUFPS(Imm(imm), b, a, out[i])
+			VPERMPD(Imm(0xd8), out[i], out[i])
+		}
+	}
+	v.move(out[0], Mem{Base: dst})
+	v.move(out[1], Mem{Base: dst, Disp: v.bytes})
+	ADDQ(U32(2*v.bytes), x)
+	ADDQ(U32(2*v.bytes), dst)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
+	VZEROUPPER()
+	RET()
+}
+
+// reorderNVFP4AVX2 transposes groups as four by four elements, two groups side by side.
+func reorderNVFP4AVX2() {
+	TEXT("reorderNVFP4AVX2", NOSPLIT, "func(dst, x *float32, blocks int)")
+	Doc("reorderNVFP4AVX2 writes blocks of 64 elements of x as matVecNVFP4AVX2 wants them.")
+	Pragma("noescape")
+	dst, x, n := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
+	Label("loop")
+	for g := range 2 {
+		var r [4]reg.VecVirtual
+		for i := range r {
+			r[i] = YMM()
+			VMOVUPS(Mem{Base: x, Disp: 64*g + 16*i}, r[i].AsX())
+			VINSERTF128(Imm(1), Mem{Base: x, Disp: 64*(g+2) + 16*i}, r[i], r[i])
+		}
+		var t [4]reg.VecVirtual // columns 0 and 1 of rows 0 and 1, columns 2 and 3 of them; the same of rows 2 and 3
+		for i := range 2 {
+			t[2*i], t[2*i+1] = YMM(), YMM()
+			VUNPCKLPS(r[2*i+1], r[2*i], t[2*i])
+			VUNPCKHPS(r[2*i+1], r[2*i], t[2*i+1])
+		}
+		for column, vector := range [4]int{0, 2, 1, 3} {
+			out := YMM()
+			if column%2 == 0 {
+				VUNPCKLPD(t[2+column/2], t[column/2], out)
+			} else {
+				VUNPCKHPD(t[2+column/2], t[column/2], out)
+			}
+			VMOVUPS(out, Mem{Base: dst, Disp: 32 * (4*g + vector)})
+		}
+	}
+	ADDQ(U32(256), x)
+	ADDQ(U32(256), dst)
+	DECQ(n)
+	JNZ(LabelRef("loop"))
 	VZEROUPPER()
 	RET()
 }
