@@ -69,11 +69,6 @@ func dequantizeAVX2(dst *byte, packed *byte, scales *byte, steps *float32, group
 //go:noescape
 func dequantizeBF16AVX2(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
 
-// errorSumsAVX2 adds to the lanes of referenceErrorSums.
-//
-//go:noescape
-func errorSumsAVX2(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
-
 // widenBF16AVX2 writes a row of a panel from so many vectors of BF16.
 //
 //go:noescape
@@ -102,11 +97,6 @@ func dequantizeAVX512(dst *byte, packed *byte, scales *byte, steps *float32, gro
 //go:noescape
 func dequantizeBF16AVX512(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
 
-// errorSumsAVX512 adds to the lanes of referenceErrorSums.
-//
-//go:noescape
-func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
-
 // widenBF16AVX512 writes a row of a panel from so many vectors of BF16.
 //
 //go:noescape
@@ -124,6 +114,16 @@ func peakAVX512(rounds int)
 //
 //go:noescape
 func reorderBF16AVX512(dst *float32, x *float32, blocks int)
+
+// errorSumsAVX2 adds blocks of 16 groups to the lanes of referenceErrorSums and returns how many it did: it stops before one to be summed in float64.
+//
+//go:noescape
+func errorSumsAVX2(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, blocks int) int
+
+// errorSumsAVX512 adds blocks of 16 groups to the lanes of referenceErrorSums and returns how many it did: it stops before one to be summed in float64.
+//
+//go:noescape
+func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, blocks int) int
 
 // reorderNVFP4AVX2 writes blocks of 64 elements of x as matVecNVFP4AVX2 wants them.
 //

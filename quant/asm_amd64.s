@@ -3740,369 +3740,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func errorSumsAVX2(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
-// Requires: AVX, AVX2
-TEXT ·errorSumsAVX2(SB), NOSPLIT, $0-48
-	MOVQ    sums+0(FP), AX
-	MOVQ    bf16+8(FP), CX
-	MOVQ    packed+16(FP), DX
-	MOVQ    scales+24(FP), BX
-	MOVQ    steps+32(FP), SI
-	VMOVUPD (AX), Y0
-	VMOVUPD 32(AX), Y1
-	VMOVUPD 64(AX), Y2
-	VMOVUPD 96(AX), Y3
-	VMOVUPD 128(AX), Y4
-	VMOVUPD 160(AX), Y5
-	MOVQ    groups+40(FP), DI
-	TESTQ   DI, DI
-	JZ      done
-
-loop:
-	VMOVDQU      (CX), X6
-	VMOVDQU      16(CX), X7
-	VPAND        quant_dword7fff7fff<>+0(SB), X6, X6
-	VPAND        quant_dword7fff7fff<>+0(SB), X7, X7
-	VPMAXUW      X7, X6, X6
-	VPCMPEQD     X7, X7, X7
-	VPXOR        X7, X6, X6
-	VPHMINPOSUW  X6, X6
-	VPXOR        X7, X6, X6
-	VPSLLD       $0x10, X6, X6
-	VCVTPS2PD    X6, X6
-	VBROADCASTSD X6, Y6
-	MOVBQZX      (BX), R8
-	VBROADCASTSS (SI)(R8*4), Y7
-	VPBROADCASTD (DX), Y8
-	VPSRLVD      quant_nibbleShifts<>+0(SB), Y8, Y8
-	VPSLLD       $0x1c, Y8, Y9
-	VMOVDQU      quant_e2m1<>+0(SB), Y10
-	VPERMPS      Y10, Y8, Y8
-	VPAND        quant_dword80000000<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VMULPS       Y7, Y8, Y8
-	VPMOVZXWD    (CX), X9
-	VPSLLD       $0x10, X9, X9
-	VCVTPS2PD    X9, Y9
-	VCVTPS2PD    X8, Y10
-	VSUBPD       Y10, Y9, Y10
-	VMULPD       Y10, Y10, Y10
-	VADDPD       Y10, Y2, Y2
-	VMULPD       Y9, Y9, Y10
-	VADDPD       Y10, Y0, Y0
-	VMULPD       quant_qword4018000000000000<>+0(SB), Y9, Y9
-	VPAND        quant_qword7fffffffffffffff<>+0(SB), Y9, Y9
-	VPXOR        Y10, Y10, Y10
-	VMULPD       quant_qword3fd0000000000000<>+0(SB), Y6, Y11
-	VCMPPD       $0x1e, Y11, Y9, Y11
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y11, Y11
-	VADDPD       Y11, Y10, Y10
-	VMULPD       quant_qword3fe8000000000000<>+0(SB), Y6, Y11
-	VCMPPD       $0x1d, Y11, Y9, Y11
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y11, Y11
-	VADDPD       Y11, Y10, Y10
-	VMULPD       quant_qword3ff4000000000000<>+0(SB), Y6, Y11
-	VCMPPD       $0x1e, Y11, Y9, Y11
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y11, Y11
-	VADDPD       Y11, Y10, Y10
-	VMULPD       quant_qword3ffc000000000000<>+0(SB), Y6, Y11
-	VCMPPD       $0x1d, Y11, Y9, Y11
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y11, Y11
-	VADDPD       Y11, Y10, Y10
-	VMULPD       quant_qword4004000000000000<>+0(SB), Y6, Y11
-	VCMPPD       $0x1e, Y11, Y9, Y11
-	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y11, Y11
-	VADDPD       Y11, Y10, Y10
-	VMULPD       quant_qword400c000000000000<>+0(SB), Y6, Y11
-	VCMPPD       $0x1d, Y11, Y9, Y11
-	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y11, Y11
-	VADDPD       Y11, Y10, Y10
-	VMULPD       quant_qword4014000000000000<>+0(SB), Y6, Y11
-	VCMPPD       $0x1e, Y11, Y9, Y11
-	VANDPD       quant_qword4000000000000000<>+0(SB), Y11, Y11
-	VADDPD       Y11, Y10, Y10
-	VMULPD       Y6, Y10, Y10
-	VSUBPD       Y10, Y9, Y10
-	VMULPD       Y10, Y10, Y10
-	VADDPD       Y10, Y4, Y4
-	VPMOVZXWD    8(CX), X9
-	VPSLLD       $0x10, X9, X9
-	VCVTPS2PD    X9, Y9
-	VEXTRACTF128 $0x01, Y8, X8
-	VCVTPS2PD    X8, Y8
-	VSUBPD       Y8, Y9, Y8
-	VMULPD       Y8, Y8, Y8
-	VADDPD       Y8, Y3, Y3
-	VMULPD       Y9, Y9, Y8
-	VADDPD       Y8, Y1, Y1
-	VMULPD       quant_qword4018000000000000<>+0(SB), Y9, Y9
-	VPAND        quant_qword7fffffffffffffff<>+0(SB), Y9, Y9
-	VPXOR        Y8, Y8, Y8
-	VMULPD       quant_qword3fd0000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1e, Y10, Y9, Y10
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y8, Y8
-	VMULPD       quant_qword3fe8000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1d, Y10, Y9, Y10
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y8, Y8
-	VMULPD       quant_qword3ff4000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1e, Y10, Y9, Y10
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y8, Y8
-	VMULPD       quant_qword3ffc000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1d, Y10, Y9, Y10
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y8, Y8
-	VMULPD       quant_qword4004000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1e, Y10, Y9, Y10
-	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y8, Y8
-	VMULPD       quant_qword400c000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1d, Y10, Y9, Y10
-	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y8, Y8
-	VMULPD       quant_qword4014000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1e, Y10, Y9, Y10
-	VANDPD       quant_qword4000000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y8, Y8
-	VMULPD       Y6, Y8, Y8
-	VSUBPD       Y8, Y9, Y8
-	VMULPD       Y8, Y8, Y8
-	VADDPD       Y8, Y5, Y5
-	VPBROADCASTD 4(DX), Y8
-	VPSRLVD      quant_nibbleShifts<>+0(SB), Y8, Y8
-	VPSLLD       $0x1c, Y8, Y9
-	VMOVDQU      quant_e2m1<>+0(SB), Y10
-	VPERMPS      Y10, Y8, Y8
-	VPAND        quant_dword80000000<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VMULPS       Y7, Y8, Y8
-	VPMOVZXWD    16(CX), X7
-	VPSLLD       $0x10, X7, X7
-	VCVTPS2PD    X7, Y7
-	VCVTPS2PD    X8, Y9
-	VSUBPD       Y9, Y7, Y9
-	VMULPD       Y9, Y9, Y9
-	VADDPD       Y9, Y2, Y2
-	VMULPD       Y7, Y7, Y9
-	VADDPD       Y9, Y0, Y0
-	VMULPD       quant_qword4018000000000000<>+0(SB), Y7, Y7
-	VPAND        quant_qword7fffffffffffffff<>+0(SB), Y7, Y7
-	VPXOR        Y9, Y9, Y9
-	VMULPD       quant_qword3fd0000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1e, Y10, Y7, Y10
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y9, Y9
-	VMULPD       quant_qword3fe8000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1d, Y10, Y7, Y10
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y9, Y9
-	VMULPD       quant_qword3ff4000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1e, Y10, Y7, Y10
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y9, Y9
-	VMULPD       quant_qword3ffc000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1d, Y10, Y7, Y10
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y9, Y9
-	VMULPD       quant_qword4004000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1e, Y10, Y7, Y10
-	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y9, Y9
-	VMULPD       quant_qword400c000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1d, Y10, Y7, Y10
-	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y9, Y9
-	VMULPD       quant_qword4014000000000000<>+0(SB), Y6, Y10
-	VCMPPD       $0x1e, Y10, Y7, Y10
-	VANDPD       quant_qword4000000000000000<>+0(SB), Y10, Y10
-	VADDPD       Y10, Y9, Y9
-	VMULPD       Y6, Y9, Y9
-	VSUBPD       Y9, Y7, Y9
-	VMULPD       Y9, Y9, Y9
-	VADDPD       Y9, Y4, Y4
-	VPMOVZXWD    24(CX), X7
-	VPSLLD       $0x10, X7, X7
-	VCVTPS2PD    X7, Y7
-	VEXTRACTF128 $0x01, Y8, X8
-	VCVTPS2PD    X8, Y8
-	VSUBPD       Y8, Y7, Y8
-	VMULPD       Y8, Y8, Y8
-	VADDPD       Y8, Y3, Y3
-	VMULPD       Y7, Y7, Y8
-	VADDPD       Y8, Y1, Y1
-	VMULPD       quant_qword4018000000000000<>+0(SB), Y7, Y7
-	VPAND        quant_qword7fffffffffffffff<>+0(SB), Y7, Y7
-	VPXOR        Y8, Y8, Y8
-	VMULPD       quant_qword3fd0000000000000<>+0(SB), Y6, Y9
-	VCMPPD       $0x1e, Y9, Y7, Y9
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y9, Y9
-	VADDPD       Y9, Y8, Y8
-	VMULPD       quant_qword3fe8000000000000<>+0(SB), Y6, Y9
-	VCMPPD       $0x1d, Y9, Y7, Y9
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y9, Y9
-	VADDPD       Y9, Y8, Y8
-	VMULPD       quant_qword3ff4000000000000<>+0(SB), Y6, Y9
-	VCMPPD       $0x1e, Y9, Y7, Y9
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y9, Y9
-	VADDPD       Y9, Y8, Y8
-	VMULPD       quant_qword3ffc000000000000<>+0(SB), Y6, Y9
-	VCMPPD       $0x1d, Y9, Y7, Y9
-	VANDPD       quant_qword3fe0000000000000<>+0(SB), Y9, Y9
-	VADDPD       Y9, Y8, Y8
-	VMULPD       quant_qword4004000000000000<>+0(SB), Y6, Y9
-	VCMPPD       $0x1e, Y9, Y7, Y9
-	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y9, Y9
-	VADDPD       Y9, Y8, Y8
-	VMULPD       quant_qword400c000000000000<>+0(SB), Y6, Y9
-	VCMPPD       $0x1d, Y9, Y7, Y9
-	VANDPD       quant_qword3ff0000000000000<>+0(SB), Y9, Y9
-	VADDPD       Y9, Y8, Y8
-	VMULPD       quant_qword4014000000000000<>+0(SB), Y6, Y9
-	VCMPPD       $0x1e, Y9, Y7, Y9
-	VANDPD       quant_qword4000000000000000<>+0(SB), Y9, Y9
-	VADDPD       Y9, Y8, Y8
-	VMULPD       Y6, Y8, Y8
-	VSUBPD       Y8, Y7, Y8
-	VMULPD       Y8, Y8, Y8
-	VADDPD       Y8, Y5, Y5
-	ADDQ         $0x00000020, CX
-	ADDQ         $0x00000008, DX
-	ADDQ         $0x00000001, BX
-	DECQ         DI
-	JNZ          loop
-
-done:
-	VMOVUPD Y0, (AX)
-	VMOVUPD Y1, 32(AX)
-	VMOVUPD Y2, 64(AX)
-	VMOVUPD Y3, 96(AX)
-	VMOVUPD Y4, 128(AX)
-	VMOVUPD Y5, 160(AX)
-	VZEROUPPER
-	RET
-
-DATA quant_qword4018000000000000<>+0(SB)/8, $0x4018000000000000
-DATA quant_qword4018000000000000<>+8(SB)/8, $0x4018000000000000
-DATA quant_qword4018000000000000<>+16(SB)/8, $0x4018000000000000
-DATA quant_qword4018000000000000<>+24(SB)/8, $0x4018000000000000
-DATA quant_qword4018000000000000<>+32(SB)/8, $0x4018000000000000
-DATA quant_qword4018000000000000<>+40(SB)/8, $0x4018000000000000
-DATA quant_qword4018000000000000<>+48(SB)/8, $0x4018000000000000
-DATA quant_qword4018000000000000<>+56(SB)/8, $0x4018000000000000
-GLOBL quant_qword4018000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword7fffffffffffffff<>+0(SB)/8, $0x7fffffffffffffff
-DATA quant_qword7fffffffffffffff<>+8(SB)/8, $0x7fffffffffffffff
-DATA quant_qword7fffffffffffffff<>+16(SB)/8, $0x7fffffffffffffff
-DATA quant_qword7fffffffffffffff<>+24(SB)/8, $0x7fffffffffffffff
-DATA quant_qword7fffffffffffffff<>+32(SB)/8, $0x7fffffffffffffff
-DATA quant_qword7fffffffffffffff<>+40(SB)/8, $0x7fffffffffffffff
-DATA quant_qword7fffffffffffffff<>+48(SB)/8, $0x7fffffffffffffff
-DATA quant_qword7fffffffffffffff<>+56(SB)/8, $0x7fffffffffffffff
-GLOBL quant_qword7fffffffffffffff<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword3fd0000000000000<>+0(SB)/8, $0x3fd0000000000000
-DATA quant_qword3fd0000000000000<>+8(SB)/8, $0x3fd0000000000000
-DATA quant_qword3fd0000000000000<>+16(SB)/8, $0x3fd0000000000000
-DATA quant_qword3fd0000000000000<>+24(SB)/8, $0x3fd0000000000000
-DATA quant_qword3fd0000000000000<>+32(SB)/8, $0x3fd0000000000000
-DATA quant_qword3fd0000000000000<>+40(SB)/8, $0x3fd0000000000000
-DATA quant_qword3fd0000000000000<>+48(SB)/8, $0x3fd0000000000000
-DATA quant_qword3fd0000000000000<>+56(SB)/8, $0x3fd0000000000000
-GLOBL quant_qword3fd0000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword3fe0000000000000<>+0(SB)/8, $0x3fe0000000000000
-DATA quant_qword3fe0000000000000<>+8(SB)/8, $0x3fe0000000000000
-DATA quant_qword3fe0000000000000<>+16(SB)/8, $0x3fe0000000000000
-DATA quant_qword3fe0000000000000<>+24(SB)/8, $0x3fe0000000000000
-DATA quant_qword3fe0000000000000<>+32(SB)/8, $0x3fe0000000000000
-DATA quant_qword3fe0000000000000<>+40(SB)/8, $0x3fe0000000000000
-DATA quant_qword3fe0000000000000<>+48(SB)/8, $0x3fe0000000000000
-DATA quant_qword3fe0000000000000<>+56(SB)/8, $0x3fe0000000000000
-GLOBL quant_qword3fe0000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword3fe8000000000000<>+0(SB)/8, $0x3fe8000000000000
-DATA quant_qword3fe8000000000000<>+8(SB)/8, $0x3fe8000000000000
-DATA quant_qword3fe8000000000000<>+16(SB)/8, $0x3fe8000000000000
-DATA quant_qword3fe8000000000000<>+24(SB)/8, $0x3fe8000000000000
-DATA quant_qword3fe8000000000000<>+32(SB)/8, $0x3fe8000000000000
-DATA quant_qword3fe8000000000000<>+40(SB)/8, $0x3fe8000000000000
-DATA quant_qword3fe8000000000000<>+48(SB)/8, $0x3fe8000000000000
-DATA quant_qword3fe8000000000000<>+56(SB)/8, $0x3fe8000000000000
-GLOBL quant_qword3fe8000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword3ff4000000000000<>+0(SB)/8, $0x3ff4000000000000
-DATA quant_qword3ff4000000000000<>+8(SB)/8, $0x3ff4000000000000
-DATA quant_qword3ff4000000000000<>+16(SB)/8, $0x3ff4000000000000
-DATA quant_qword3ff4000000000000<>+24(SB)/8, $0x3ff4000000000000
-DATA quant_qword3ff4000000000000<>+32(SB)/8, $0x3ff4000000000000
-DATA quant_qword3ff4000000000000<>+40(SB)/8, $0x3ff4000000000000
-DATA quant_qword3ff4000000000000<>+48(SB)/8, $0x3ff4000000000000
-DATA quant_qword3ff4000000000000<>+56(SB)/8, $0x3ff4000000000000
-GLOBL quant_qword3ff4000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword3ffc000000000000<>+0(SB)/8, $0x3ffc000000000000
-DATA quant_qword3ffc000000000000<>+8(SB)/8, $0x3ffc000000000000
-DATA quant_qword3ffc000000000000<>+16(SB)/8, $0x3ffc000000000000
-DATA quant_qword3ffc000000000000<>+24(SB)/8, $0x3ffc000000000000
-DATA quant_qword3ffc000000000000<>+32(SB)/8, $0x3ffc000000000000
-DATA quant_qword3ffc000000000000<>+40(SB)/8, $0x3ffc000000000000
-DATA quant_qword3ffc000000000000<>+48(SB)/8, $0x3ffc000000000000
-DATA quant_qword3ffc000000000000<>+56(SB)/8, $0x3ffc000000000000
-GLOBL quant_qword3ffc000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword4004000000000000<>+0(SB)/8, $0x4004000000000000
-DATA quant_qword4004000000000000<>+8(SB)/8, $0x4004000000000000
-DATA quant_qword4004000000000000<>+16(SB)/8, $0x4004000000000000
-DATA quant_qword4004000000000000<>+24(SB)/8, $0x4004000000000000
-DATA quant_qword4004000000000000<>+32(SB)/8, $0x4004000000000000
-DATA quant_qword4004000000000000<>+40(SB)/8, $0x4004000000000000
-DATA quant_qword4004000000000000<>+48(SB)/8, $0x4004000000000000
-DATA quant_qword4004000000000000<>+56(SB)/8, $0x4004000000000000
-GLOBL quant_qword4004000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword3ff0000000000000<>+0(SB)/8, $0x3ff0000000000000
-DATA quant_qword3ff0000000000000<>+8(SB)/8, $0x3ff0000000000000
-DATA quant_qword3ff0000000000000<>+16(SB)/8, $0x3ff0000000000000
-DATA quant_qword3ff0000000000000<>+24(SB)/8, $0x3ff0000000000000
-DATA quant_qword3ff0000000000000<>+32(SB)/8, $0x3ff0000000000000
-DATA quant_qword3ff0000000000000<>+40(SB)/8, $0x3ff0000000000000
-DATA quant_qword3ff0000000000000<>+48(SB)/8, $0x3ff0000000000000
-DATA quant_qword3ff0000000000000<>+56(SB)/8, $0x3ff0000000000000
-GLOBL quant_qword3ff0000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword400c000000000000<>+0(SB)/8, $0x400c000000000000
-DATA quant_qword400c000000000000<>+8(SB)/8, $0x400c000000000000
-DATA quant_qword400c000000000000<>+16(SB)/8, $0x400c000000000000
-DATA quant_qword400c000000000000<>+24(SB)/8, $0x400c000000000000
-DATA quant_qword400c000000000000<>+32(SB)/8, $0x400c000000000000
-DATA quant_qword400c000000000000<>+40(SB)/8, $0x400c000000000000
-DATA quant_qword400c000000000000<>+48(SB)/8, $0x400c000000000000
-DATA quant_qword400c000000000000<>+56(SB)/8, $0x400c000000000000
-GLOBL quant_qword400c000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword4014000000000000<>+0(SB)/8, $0x4014000000000000
-DATA quant_qword4014000000000000<>+8(SB)/8, $0x4014000000000000
-DATA quant_qword4014000000000000<>+16(SB)/8, $0x4014000000000000
-DATA quant_qword4014000000000000<>+24(SB)/8, $0x4014000000000000
-DATA quant_qword4014000000000000<>+32(SB)/8, $0x4014000000000000
-DATA quant_qword4014000000000000<>+40(SB)/8, $0x4014000000000000
-DATA quant_qword4014000000000000<>+48(SB)/8, $0x4014000000000000
-DATA quant_qword4014000000000000<>+56(SB)/8, $0x4014000000000000
-GLOBL quant_qword4014000000000000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_qword4000000000000000<>+0(SB)/8, $0x4000000000000000
-DATA quant_qword4000000000000000<>+8(SB)/8, $0x4000000000000000
-DATA quant_qword4000000000000000<>+16(SB)/8, $0x4000000000000000
-DATA quant_qword4000000000000000<>+24(SB)/8, $0x4000000000000000
-DATA quant_qword4000000000000000<>+32(SB)/8, $0x4000000000000000
-DATA quant_qword4000000000000000<>+40(SB)/8, $0x4000000000000000
-DATA quant_qword4000000000000000<>+48(SB)/8, $0x4000000000000000
-DATA quant_qword4000000000000000<>+56(SB)/8, $0x4000000000000000
-GLOBL quant_qword4000000000000000<>(SB), RODATA|NOPTR, $64
-
 // func widenBF16AVX2(dst *float32, w *byte, vectors int)
 // Requires: AVX, AVX2
 TEXT ·widenBF16AVX2(SB), NOSPLIT, $0-24
@@ -4270,132 +3907,6 @@ done:
 	VZEROUPPER
 	RET
 
-// func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, groups int)
-// Requires: AVX, AVX2, AVX512F
-TEXT ·errorSumsAVX512(SB), NOSPLIT, $0-48
-	MOVQ      sums+0(FP), AX
-	MOVQ      bf16+8(FP), CX
-	MOVQ      packed+16(FP), DX
-	MOVQ      scales+24(FP), BX
-	MOVQ      steps+32(FP), SI
-	VMOVUPD   (AX), Z0
-	VMOVUPD   64(AX), Z1
-	VMOVUPD   128(AX), Z2
-	VMOVDQU64 quant_e2m1<>+0(SB), Z3
-	VMOVDQU64 quant_nibbleShifts<>+0(SB), Z4
-	MOVL      $0x0000ff00, DI
-	KMOVW     DI, K1
-	MOVQ      groups+40(FP), DI
-	TESTQ     DI, DI
-	JZ        done
-
-loop:
-	VMOVDQU       (CX), X5
-	VMOVDQU       16(CX), X6
-	VPAND         quant_dword7fff7fff<>+0(SB), X5, X5
-	VPAND         quant_dword7fff7fff<>+0(SB), X6, X6
-	VPMAXUW       X6, X5, X5
-	VPCMPEQD      X6, X6, X6
-	VPXOR         X6, X5, X5
-	VPHMINPOSUW   X5, X5
-	VPXOR         X6, X5, X5
-	VPSLLD        $0x10, X5, X5
-	VCVTPS2PD     X5, X5
-	VBROADCASTSD  X5, Z5
-	VPBROADCASTD  (DX), Z6
-	VPBROADCASTD  4(DX), K1, Z6
-	VPSRLVD       Z4, Z6, Z6
-	VPERMPS       Z3, Z6, Z6
-	MOVBQZX       (BX), R8
-	VMULPS.BCST   (SI)(R8*4), Z6, Z6
-	VPMOVZXWD     (CX), Y7
-	VPSLLD        $0x10, Y7, Y7
-	VCVTPS2PD     Y7, Z7
-	VCVTPS2PD     Y6, Z8
-	VSUBPD        Z8, Z7, Z8
-	VMULPD        Z8, Z8, Z8
-	VADDPD        Z8, Z1, Z1
-	VMULPD        Z7, Z7, Z8
-	VADDPD        Z8, Z0, Z0
-	VMULPD        quant_qword4018000000000000<>+0(SB), Z7, Z7
-	VPANDQ        quant_qword7fffffffffffffff<>+0(SB), Z7, Z7
-	VPXORQ        Z8, Z8, Z8
-	VMULPD        quant_qword3fd0000000000000<>+0(SB), Z5, Z9
-	VCMPPD        $0x1e, Z9, Z7, K2
-	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z8, K2, Z8
-	VMULPD        quant_qword3fe8000000000000<>+0(SB), Z5, Z9
-	VCMPPD        $0x1d, Z9, Z7, K2
-	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z8, K2, Z8
-	VMULPD        quant_qword3ff4000000000000<>+0(SB), Z5, Z9
-	VCMPPD        $0x1e, Z9, Z7, K2
-	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z8, K2, Z8
-	VMULPD        quant_qword3ffc000000000000<>+0(SB), Z5, Z9
-	VCMPPD        $0x1d, Z9, Z7, K2
-	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z8, K2, Z8
-	VMULPD        quant_qword4004000000000000<>+0(SB), Z5, Z9
-	VCMPPD        $0x1e, Z9, Z7, K2
-	VADDPD        quant_qword3ff0000000000000<>+0(SB), Z8, K2, Z8
-	VMULPD        quant_qword400c000000000000<>+0(SB), Z5, Z9
-	VCMPPD        $0x1d, Z9, Z7, K2
-	VADDPD        quant_qword3ff0000000000000<>+0(SB), Z8, K2, Z8
-	VMULPD        quant_qword4014000000000000<>+0(SB), Z5, Z9
-	VCMPPD        $0x1e, Z9, Z7, K2
-	VADDPD        quant_qword4000000000000000<>+0(SB), Z8, K2, Z8
-	VMULPD        Z5, Z8, Z8
-	VSUBPD        Z8, Z7, Z8
-	VMULPD        Z8, Z8, Z8
-	VADDPD        Z8, Z2, Z2
-	VPMOVZXWD     16(CX), Y7
-	VPSLLD        $0x10, Y7, Y7
-	VCVTPS2PD     Y7, Z7
-	VEXTRACTF64X4 $0x01, Z6, Y6
-	VCVTPS2PD     Y6, Z6
-	VSUBPD        Z6, Z7, Z6
-	VMULPD        Z6, Z6, Z6
-	VADDPD        Z6, Z1, Z1
-	VMULPD        Z7, Z7, Z6
-	VADDPD        Z6, Z0, Z0
-	VMULPD        quant_qword4018000000000000<>+0(SB), Z7, Z7
-	VPANDQ        quant_qword7fffffffffffffff<>+0(SB), Z7, Z7
-	VPXORQ        Z6, Z6, Z6
-	VMULPD        quant_qword3fd0000000000000<>+0(SB), Z5, Z8
-	VCMPPD        $0x1e, Z8, Z7, K2
-	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z6, K2, Z6
-	VMULPD        quant_qword3fe8000000000000<>+0(SB), Z5, Z8
-	VCMPPD        $0x1d, Z8, Z7, K2
-	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z6, K2, Z6
-	VMULPD        quant_qword3ff4000000000000<>+0(SB), Z5, Z8
-	VCMPPD        $0x1e, Z8, Z7, K2
-	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z6, K2, Z6
-	VMULPD        quant_qword3ffc000000000000<>+0(SB), Z5, Z8
-	VCMPPD        $0x1d, Z8, Z7, K2
-	VADDPD        quant_qword3fe0000000000000<>+0(SB), Z6, K2, Z6
-	VMULPD        quant_qword4004000000000000<>+0(SB), Z5, Z8
-	VCMPPD        $0x1e, Z8, Z7, K2
-	VADDPD        quant_qword3ff0000000000000<>+0(SB), Z6, K2, Z6
-	VMULPD        quant_qword400c000000000000<>+0(SB), Z5, Z8
-	VCMPPD        $0x1d, Z8, Z7, K2
-	VADDPD        quant_qword3ff0000000000000<>+0(SB), Z6, K2, Z6
-	VMULPD        quant_qword4014000000000000<>+0(SB), Z5, Z8
-	VCMPPD        $0x1e, Z8, Z7, K2
-	VADDPD        quant_qword4000000000000000<>+0(SB), Z6, K2, Z6
-	VMULPD        Z5, Z6, Z6
-	VSUBPD        Z6, Z7, Z6
-	VMULPD        Z6, Z6, Z6
-	VADDPD        Z6, Z2, Z2
-	ADDQ          $0x00000020, CX
-	ADDQ          $0x00000008, DX
-	ADDQ          $0x00000001, BX
-	DECQ          DI
-	JNZ           loop
-
-done:
-	VMOVUPD Z0, (AX)
-	VMOVUPD Z1, 64(AX)
-	VMOVUPD Z2, 128(AX)
-	VZEROUPPER
-	RET
-
 // func widenBF16AVX512(dst *float32, w *byte, vectors int)
 // Requires: AVX, AVX512F
 TEXT ·widenBF16AVX512(SB), NOSPLIT, $0-24
@@ -4513,6 +4024,925 @@ DATA quant_every2nd1<>+40(SB)/8, $0x0000001700000015
 DATA quant_every2nd1<>+48(SB)/8, $0x0000001b00000019
 DATA quant_every2nd1<>+56(SB)/8, $0x0000001f0000001d
 GLOBL quant_every2nd1<>(SB), RODATA|NOPTR, $64
+
+// func errorSumsAVX2(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, blocks int) int
+// Requires: AVX, AVX2, FMA3
+TEXT ·errorSumsAVX2(SB), NOSPLIT, $128-56
+	MOVQ  sums+0(FP), AX
+	MOVQ  bf16+8(FP), CX
+	MOVQ  packed+16(FP), DX
+	MOVQ  scales+24(FP), BX
+	MOVQ  steps+32(FP), SI
+	MOVQ  blocks+40(FP), DI
+	XORQ  R8, R8
+	TESTQ DI, DI
+	JZ    done
+
+block:
+	VPXOR       X0, X0, X0
+	VPCMPEQD    X1, X1, X1
+	VMOVDQU     (CX), X2
+	VMOVDQU     16(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, (SP)
+	VMOVDQU     32(CX), X2
+	VMOVDQU     48(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 4(SP)
+	VMOVDQU     64(CX), X2
+	VMOVDQU     80(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 8(SP)
+	VMOVDQU     96(CX), X2
+	VMOVDQU     112(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 12(SP)
+	VMOVDQU     128(CX), X2
+	VMOVDQU     144(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 16(SP)
+	VMOVDQU     160(CX), X2
+	VMOVDQU     176(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 20(SP)
+	VMOVDQU     192(CX), X2
+	VMOVDQU     208(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 24(SP)
+	VMOVDQU     224(CX), X2
+	VMOVDQU     240(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 28(SP)
+	VMOVDQU     256(CX), X2
+	VMOVDQU     272(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 32(SP)
+	VMOVDQU     288(CX), X2
+	VMOVDQU     304(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 36(SP)
+	VMOVDQU     320(CX), X2
+	VMOVDQU     336(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 40(SP)
+	VMOVDQU     352(CX), X2
+	VMOVDQU     368(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 44(SP)
+	VMOVDQU     384(CX), X2
+	VMOVDQU     400(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 48(SP)
+	VMOVDQU     416(CX), X2
+	VMOVDQU     432(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 52(SP)
+	VMOVDQU     448(CX), X2
+	VMOVDQU     464(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 56(SP)
+	VMOVDQU     480(CX), X2
+	VMOVDQU     496(CX), X3
+	VPAND       quant_dword7fff7fff<>+0(SB), X2, X2
+	VPAND       quant_dword7fff7fff<>+0(SB), X3, X3
+	VPMAXUW     X3, X2, X2
+	VPXOR       X1, X2, X2
+	VPHMINPOSUW X2, X2
+	VPXOR       X1, X2, X2
+	VPSLLD      $0x10, X2, X2
+	VPMAXUD     X2, X0, X0
+	VMOVD       X2, 60(SP)
+	VMOVD       X0, R9
+	TESTL       R9, R9
+	JZ          sum
+	CMPL        R9, $0x2b800000
+	JB          done
+	CMPL        R9, $0x53800000
+	JA          done
+
+sum:
+	VBROADCASTSS quant_dword00800000<>+0(SB), Y0
+	VMAXPS       (SP), Y0, Y0
+	VBROADCASTSS quant_dword3f800000<>+0(SB), Y1
+	VDIVPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 64(SP)
+	VBROADCASTSS quant_dword00800000<>+0(SB), Y0
+	VMAXPS       32(SP), Y0, Y0
+	VBROADCASTSS quant_dword3f800000<>+0(SB), Y1
+	VDIVPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 96(SP)
+	VPXOR        Y0, Y0, Y0
+	VPXOR        Y1, Y1, Y1
+	VPXOR        Y2, Y2, Y2
+	VPXOR        Y3, Y3, Y3
+	VPXOR        Y4, Y4, Y4
+	VPXOR        Y5, Y5, Y5
+	LEAQ         (SP), R10
+	MOVQ         $+16, R9
+
+group:
+	MOVBQZX      (BX), R11
+	VBROADCASTSS (SI)(R11*4), Y6
+	VPMOVZXWD    (CX), Y7
+	VPSLLD       $0x10, Y7, Y7
+	VFMADD231PS  Y7, Y7, Y0
+	VPBROADCASTD (DX), Y8
+	VPSRLVD      quant_nibbleShifts<>+0(SB), Y8, Y8
+	VPSLLD       $0x1c, Y8, Y9
+	VMOVDQU      quant_e2m1<>+0(SB), Y10
+	VPERMPS      Y10, Y8, Y8
+	VPAND        quant_dword80000000<>+0(SB), Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VMULPS       Y6, Y8, Y8
+	VSUBPS       Y8, Y7, Y8
+	VMULPS       Y8, Y8, Y8
+	VADDPS       Y8, Y2, Y2
+	VPAND        quant_dword7fffffff<>+0(SB), Y7, Y7
+	VMULPS       quant_dword40c00000<>+0(SB), Y7, Y7
+	VBROADCASTSS 64(R10), Y8
+	VMULPS       Y7, Y8, Y8
+	VMAXPS       quant_dword3f000000<>+0(SB), Y8, Y9
+	VPSRLD       $0x15, Y9, Y9
+	VPAND        quant_dword0000000f<>+0(SB), Y9, Y9
+	VMOVDQU      quant_idealCodes<>+0(SB), Y10
+	VPSHUFB      Y9, Y10, Y9
+	VMOVDQU      quant_e2m1<>+0(SB), Y10
+	VPERMPS      Y10, Y9, Y9
+	VCMPPS       $0x1d, quant_dword3e800000<>+0(SB), Y8, Y8
+	VPAND        Y8, Y9, Y9
+	VBROADCASTSS (R10), Y8
+	VFNMADD231PS Y8, Y9, Y7
+	VMULPS       Y7, Y7, Y7
+	VADDPS       Y7, Y4, Y4
+	VPMOVZXWD    16(CX), Y7
+	VPSLLD       $0x10, Y7, Y7
+	VFMADD231PS  Y7, Y7, Y1
+	VPBROADCASTD 4(DX), Y8
+	VPSRLVD      quant_nibbleShifts<>+0(SB), Y8, Y8
+	VPSLLD       $0x1c, Y8, Y9
+	VMOVDQU      quant_e2m1<>+0(SB), Y10
+	VPERMPS      Y10, Y8, Y8
+	VPAND        quant_dword80000000<>+0(SB), Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VMULPS       Y6, Y8, Y8
+	VSUBPS       Y8, Y7, Y8
+	VMULPS       Y8, Y8, Y8
+	VADDPS       Y8, Y3, Y3
+	VPAND        quant_dword7fffffff<>+0(SB), Y7, Y7
+	VMULPS       quant_dword40c00000<>+0(SB), Y7, Y7
+	VBROADCASTSS 64(R10), Y6
+	VMULPS       Y7, Y6, Y6
+	VMAXPS       quant_dword3f000000<>+0(SB), Y6, Y8
+	VPSRLD       $0x15, Y8, Y8
+	VPAND        quant_dword0000000f<>+0(SB), Y8, Y8
+	VMOVDQU      quant_idealCodes<>+0(SB), Y9
+	VPSHUFB      Y8, Y9, Y8
+	VMOVDQU      quant_e2m1<>+0(SB), Y9
+	VPERMPS      Y9, Y8, Y8
+	VCMPPS       $0x1d, quant_dword3e800000<>+0(SB), Y6, Y6
+	VPAND        Y6, Y8, Y8
+	VBROADCASTSS (R10), Y6
+	VFNMADD231PS Y6, Y8, Y7
+	VMULPS       Y7, Y7, Y7
+	VADDPS       Y7, Y5, Y5
+	ADDQ         $0x04, R10
+	ADDQ         $0x20, CX
+	ADDQ         $0x08, DX
+	INCQ         BX
+	DECQ         R9
+	JNZ          group
+	VCVTPS2PD    X0, Y6
+	VADDPD       (AX), Y6, Y6
+	VMOVDQU      Y6, (AX)
+	VEXTRACTF128 $0x01, Y0, X0
+	VCVTPS2PD    X0, Y6
+	VADDPD       32(AX), Y6, Y6
+	VMOVDQU      Y6, 32(AX)
+	VEXTRACTF128 $0x01, Y0, X0
+	VCVTPS2PD    X1, Y0
+	VADDPD       64(AX), Y0, Y0
+	VMOVDQU      Y0, 64(AX)
+	VEXTRACTF128 $0x01, Y1, X1
+	VCVTPS2PD    X1, Y0
+	VADDPD       96(AX), Y0, Y0
+	VMOVDQU      Y0, 96(AX)
+	VEXTRACTF128 $0x01, Y1, X1
+	VCVTPS2PD    X2, Y0
+	VADDPD       128(AX), Y0, Y0
+	VMOVDQU      Y0, 128(AX)
+	VEXTRACTF128 $0x01, Y2, X2
+	VCVTPS2PD    X2, Y0
+	VADDPD       160(AX), Y0, Y0
+	VMOVDQU      Y0, 160(AX)
+	VEXTRACTF128 $0x01, Y2, X2
+	VCVTPS2PD    X3, Y0
+	VADDPD       192(AX), Y0, Y0
+	VMOVDQU      Y0, 192(AX)
+	VEXTRACTF128 $0x01, Y3, X3
+	VCVTPS2PD    X3, Y0
+	VADDPD       224(AX), Y0, Y0
+	VMOVDQU      Y0, 224(AX)
+	VEXTRACTF128 $0x01, Y3, X3
+	VCVTPS2PD    X4, Y0
+	VADDPD       256(AX), Y0, Y0
+	VMOVDQU      Y0, 256(AX)
+	VEXTRACTF128 $0x01, Y4, X4
+	VCVTPS2PD    X4, Y0
+	VADDPD       288(AX), Y0, Y0
+	VMOVDQU      Y0, 288(AX)
+	VEXTRACTF128 $0x01, Y4, X4
+	VCVTPS2PD    X5, Y0
+	VADDPD       320(AX), Y0, Y0
+	VMOVDQU      Y0, 320(AX)
+	VEXTRACTF128 $0x01, Y5, X5
+	VCVTPS2PD    X5, Y0
+	VADDPD       352(AX), Y0, Y0
+	VMOVDQU      Y0, 352(AX)
+	VEXTRACTF128 $0x01, Y5, X5
+	INCQ         R8
+	DECQ         DI
+	JNZ          block
+
+done:
+	MOVQ R8, ret+48(FP)
+	VZEROUPPER
+	RET
+
+DATA quant_dword00800000<>+0(SB)/8, $0x0080000000800000
+DATA quant_dword00800000<>+8(SB)/8, $0x0080000000800000
+DATA quant_dword00800000<>+16(SB)/8, $0x0080000000800000
+DATA quant_dword00800000<>+24(SB)/8, $0x0080000000800000
+DATA quant_dword00800000<>+32(SB)/8, $0x0080000000800000
+DATA quant_dword00800000<>+40(SB)/8, $0x0080000000800000
+DATA quant_dword00800000<>+48(SB)/8, $0x0080000000800000
+DATA quant_dword00800000<>+56(SB)/8, $0x0080000000800000
+GLOBL quant_dword00800000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword3f800000<>+0(SB)/8, $0x3f8000003f800000
+DATA quant_dword3f800000<>+8(SB)/8, $0x3f8000003f800000
+DATA quant_dword3f800000<>+16(SB)/8, $0x3f8000003f800000
+DATA quant_dword3f800000<>+24(SB)/8, $0x3f8000003f800000
+DATA quant_dword3f800000<>+32(SB)/8, $0x3f8000003f800000
+DATA quant_dword3f800000<>+40(SB)/8, $0x3f8000003f800000
+DATA quant_dword3f800000<>+48(SB)/8, $0x3f8000003f800000
+DATA quant_dword3f800000<>+56(SB)/8, $0x3f8000003f800000
+GLOBL quant_dword3f800000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword40c00000<>+0(SB)/8, $0x40c0000040c00000
+DATA quant_dword40c00000<>+8(SB)/8, $0x40c0000040c00000
+DATA quant_dword40c00000<>+16(SB)/8, $0x40c0000040c00000
+DATA quant_dword40c00000<>+24(SB)/8, $0x40c0000040c00000
+DATA quant_dword40c00000<>+32(SB)/8, $0x40c0000040c00000
+DATA quant_dword40c00000<>+40(SB)/8, $0x40c0000040c00000
+DATA quant_dword40c00000<>+48(SB)/8, $0x40c0000040c00000
+DATA quant_dword40c00000<>+56(SB)/8, $0x40c0000040c00000
+GLOBL quant_dword40c00000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword3f000000<>+0(SB)/8, $0x3f0000003f000000
+DATA quant_dword3f000000<>+8(SB)/8, $0x3f0000003f000000
+DATA quant_dword3f000000<>+16(SB)/8, $0x3f0000003f000000
+DATA quant_dword3f000000<>+24(SB)/8, $0x3f0000003f000000
+DATA quant_dword3f000000<>+32(SB)/8, $0x3f0000003f000000
+DATA quant_dword3f000000<>+40(SB)/8, $0x3f0000003f000000
+DATA quant_dword3f000000<>+48(SB)/8, $0x3f0000003f000000
+DATA quant_dword3f000000<>+56(SB)/8, $0x3f0000003f000000
+GLOBL quant_dword3f000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword0000000f<>+0(SB)/8, $0x0000000f0000000f
+DATA quant_dword0000000f<>+8(SB)/8, $0x0000000f0000000f
+DATA quant_dword0000000f<>+16(SB)/8, $0x0000000f0000000f
+DATA quant_dword0000000f<>+24(SB)/8, $0x0000000f0000000f
+DATA quant_dword0000000f<>+32(SB)/8, $0x0000000f0000000f
+DATA quant_dword0000000f<>+40(SB)/8, $0x0000000f0000000f
+DATA quant_dword0000000f<>+48(SB)/8, $0x0000000f0000000f
+DATA quant_dword0000000f<>+56(SB)/8, $0x0000000f0000000f
+GLOBL quant_dword0000000f<>(SB), RODATA|NOPTR, $64
+
+DATA quant_idealCodes<>+0(SB)/8, $0x0707070606050504
+DATA quant_idealCodes<>+8(SB)/8, $0x0403030202020101
+DATA quant_idealCodes<>+16(SB)/8, $0x0707070606050504
+DATA quant_idealCodes<>+24(SB)/8, $0x0403030202020101
+DATA quant_idealCodes<>+32(SB)/8, $0x0707070606050504
+DATA quant_idealCodes<>+40(SB)/8, $0x0403030202020101
+DATA quant_idealCodes<>+48(SB)/8, $0x0707070606050504
+DATA quant_idealCodes<>+56(SB)/8, $0x0403030202020101
+GLOBL quant_idealCodes<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword3e800000<>+0(SB)/8, $0x3e8000003e800000
+DATA quant_dword3e800000<>+8(SB)/8, $0x3e8000003e800000
+DATA quant_dword3e800000<>+16(SB)/8, $0x3e8000003e800000
+DATA quant_dword3e800000<>+24(SB)/8, $0x3e8000003e800000
+DATA quant_dword3e800000<>+32(SB)/8, $0x3e8000003e800000
+DATA quant_dword3e800000<>+40(SB)/8, $0x3e8000003e800000
+DATA quant_dword3e800000<>+48(SB)/8, $0x3e8000003e800000
+DATA quant_dword3e800000<>+56(SB)/8, $0x3e8000003e800000
+GLOBL quant_dword3e800000<>(SB), RODATA|NOPTR, $64
+
+// func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, blocks int) int
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·errorSumsAVX512(SB), NOSPLIT, $128-56
+	MOVQ  sums+0(FP), AX
+	MOVQ  bf16+8(FP), CX
+	MOVQ  packed+16(FP), DX
+	MOVQ  scales+24(FP), BX
+	MOVQ  steps+32(FP), SI
+	MOVQ  blocks+40(FP), DI
+	XORQ  R8, R8
+	TESTQ DI, DI
+	JZ    done
+
+block:
+	VMOVDQU64   quant_e2m1<>+0(SB), Z0
+	VMOVDQU64   quant_nibbleShifts<>+0(SB), Z1
+	MOVL        $0x0000ff00, R9
+	KMOVW       R9, K1
+	VMOVDQU64   quant_dword7fffffff<>+0(SB), Z2
+	VMOVDQU64   quant_dword40c00000<>+0(SB), Z3
+	VMOVDQU64   quant_dword3e000000<>+0(SB), Z4
+	VMOVDQU64   quant_cells0<>+0(SB), Z5
+	VMOVDQU64   quant_cells1<>+0(SB), Z6
+	VMOVDQU64   quant_dword7fff7fff<>+0(SB), Z7
+	PREFETCHT0  4096(CX)
+	VPANDQ      (CX), Z7, Z8
+	VPANDQ      64(CX), Z7, Z9
+	VSHUFI64X2  $0x88, Z9, Z8, Z10
+	VSHUFI64X2  $0xdd, Z9, Z8, Z8
+	VPMAXUW     Z8, Z10, Z10
+	PREFETCHT0  4160(CX)
+	VPANDQ      128(CX), Z7, Z8
+	VPANDQ      192(CX), Z7, Z9
+	VSHUFI64X2  $0x88, Z9, Z8, Z14
+	VSHUFI64X2  $0xdd, Z9, Z8, Z8
+	VPMAXUW     Z8, Z14, Z14
+	PREFETCHT0  4224(CX)
+	VPANDQ      256(CX), Z7, Z8
+	VPANDQ      320(CX), Z7, Z9
+	VSHUFI64X2  $0x88, Z9, Z8, Z15
+	VSHUFI64X2  $0xdd, Z9, Z8, Z8
+	VPMAXUW     Z8, Z15, Z15
+	PREFETCHT0  4288(CX)
+	VPANDQ      384(CX), Z7, Z8
+	VPANDQ      448(CX), Z7, Z7
+	VSHUFI64X2  $0x88, Z7, Z8, Z9
+	VSHUFI64X2  $0xdd, Z7, Z8, Z8
+	VPMAXUW     Z8, Z9, Z9
+	VPUNPCKLQDQ Z14, Z10, Z7
+	VPUNPCKHQDQ Z14, Z10, Z10
+	VPMAXUW     Z10, Z7, Z10
+	VPUNPCKLQDQ Z9, Z15, Z7
+	VPUNPCKHQDQ Z9, Z15, Z15
+	VPMAXUW     Z15, Z7, Z15
+	VSHUFPS     $0x88, Z15, Z10, Z7
+	VSHUFPS     $0xdd, Z15, Z10, Z10
+	VPMAXUW     Z10, Z7, Z7
+	VPSLLD      $0x10, Z7, Z10
+	VPMAXUW     Z10, Z7, Z7
+	VPANDD.BCST quant_dwordffff0000<>+0(SB), Z7, Z7
+	VCMPPS.BCST $0x1e, quant_dword53800000<>+0(SB), Z7, K2
+	KORTESTW    K2, K2
+	JNZ         done
+	VCMPPS.BCST $0x1d, quant_dword2b800000<>+0(SB), Z7, K2
+	KORTESTW    K2, K2
+	JNZ         sum
+	VPTESTMD    Z7, Z7, K2
+	KORTESTW    K2, K2
+	JNZ         done
+
+sum:
+	VMOVUPS           Z7, (SP)
+	VMAXPS.BCST       quant_dword00800000<>+0(SB), Z7, Z7
+	VBROADCASTSS      quant_dword3f800000<>+0(SB), Z8
+	VDIVPS            Z7, Z8, Z8
+	VMOVUPS           Z8, 64(SP)
+	VPXORQ            Z11, Z11, Z11
+	VPXORQ            Z12, Z12, Z12
+	VPXORQ            Z13, Z13, Z13
+	VPMOVZXWD         (CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      (DX), Z8
+	VPBROADCASTD      4(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           (BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       64(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST (SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         32(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      8(DX), Z8
+	VPBROADCASTD      12(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           1(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       80(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 16(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         64(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      16(DX), Z8
+	VPBROADCASTD      20(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           2(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       96(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 32(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         96(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      24(DX), Z8
+	VPBROADCASTD      28(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           3(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       112(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 48(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         128(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      32(DX), Z8
+	VPBROADCASTD      36(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           4(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       68(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 4(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         160(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      40(DX), Z8
+	VPBROADCASTD      44(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           5(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       84(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 20(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         192(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      48(DX), Z8
+	VPBROADCASTD      52(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           6(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       100(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 36(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         224(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      56(DX), Z8
+	VPBROADCASTD      60(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           7(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       116(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 52(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         256(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      64(DX), Z8
+	VPBROADCASTD      68(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           8(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       72(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 8(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         288(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      72(DX), Z8
+	VPBROADCASTD      76(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           9(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       88(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 24(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         320(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      80(DX), Z8
+	VPBROADCASTD      84(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           10(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       104(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 40(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         352(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      88(DX), Z8
+	VPBROADCASTD      92(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           11(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       120(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 56(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         384(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      96(DX), Z8
+	VPBROADCASTD      100(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           12(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       76(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 12(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         416(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      104(DX), Z8
+	VPBROADCASTD      108(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           13(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       92(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 28(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         448(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      112(DX), Z8
+	VPBROADCASTD      116(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           14(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       108(SP), Z7, Z8
+	VMAXPS            Z4, Z8, Z8
+	VPSRLD            $0x15, Z8, Z8
+	VPERMI2PS         Z6, Z5, Z8
+	VFNMADD231PS.BCST 44(SP), Z8, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VPMOVZXWD         480(CX), Z7
+	VPSLLD            $0x10, Z7, Z7
+	VFMADD231PS       Z7, Z7, Z11
+	VPBROADCASTD      120(DX), Z8
+	VPBROADCASTD      124(DX), K1, Z8
+	VPSRLVD           Z1, Z8, Z8
+	VPERMPS           Z0, Z8, Z8
+	MOVBQZX           15(BX), R9
+	VMULPS.BCST       (SI)(R9*4), Z8, Z8
+	VSUBPS            Z8, Z7, Z8
+	VMULPS            Z8, Z8, Z8
+	VADDPS            Z8, Z12, Z12
+	VPANDD            Z2, Z7, Z7
+	VMULPS            Z3, Z7, Z7
+	VMULPS.BCST       124(SP), Z7, Z0
+	VMAXPS            Z4, Z0, Z0
+	VPSRLD            $0x15, Z0, Z0
+	VPERMI2PS         Z6, Z5, Z0
+	VFNMADD231PS.BCST 60(SP), Z0, Z7
+	VMULPS            Z7, Z7, Z7
+	VADDPS            Z7, Z13, Z13
+	VCVTPS2PD         Y11, Z0
+	VADDPD            (AX), Z0, Z0
+	VMOVDQU64         Z0, (AX)
+	VEXTRACTF64X4     $0x01, Z11, Y11
+	VCVTPS2PD         Y11, Z0
+	VADDPD            64(AX), Z0, Z0
+	VMOVDQU64         Z0, 64(AX)
+	VEXTRACTF64X4     $0x01, Z11, Y11
+	VCVTPS2PD         Y12, Z0
+	VADDPD            128(AX), Z0, Z0
+	VMOVDQU64         Z0, 128(AX)
+	VEXTRACTF64X4     $0x01, Z12, Y12
+	VCVTPS2PD         Y12, Z0
+	VADDPD            192(AX), Z0, Z0
+	VMOVDQU64         Z0, 192(AX)
+	VEXTRACTF64X4     $0x01, Z12, Y12
+	VCVTPS2PD         Y13, Z0
+	VADDPD            256(AX), Z0, Z0
+	VMOVDQU64         Z0, 256(AX)
+	VEXTRACTF64X4     $0x01, Z13, Y13
+	VCVTPS2PD         Y13, Z0
+	VADDPD            320(AX), Z0, Z0
+	VMOVDQU64         Z0, 320(AX)
+	VEXTRACTF64X4     $0x01, Z13, Y13
+	ADDQ              $0x00000200, CX
+	ADDQ              $0x00000080, DX
+	ADDQ              $0x00000010, BX
+	INCQ              R8
+	DECQ              DI
+	JNZ               block
+
+done:
+	MOVQ R8, ret+48(FP)
+	VZEROUPPER
+	RET
+
+DATA quant_dword3e000000<>+0(SB)/8, $0x3e0000003e000000
+DATA quant_dword3e000000<>+8(SB)/8, $0x3e0000003e000000
+DATA quant_dword3e000000<>+16(SB)/8, $0x3e0000003e000000
+DATA quant_dword3e000000<>+24(SB)/8, $0x3e0000003e000000
+DATA quant_dword3e000000<>+32(SB)/8, $0x3e0000003e000000
+DATA quant_dword3e000000<>+40(SB)/8, $0x3e0000003e000000
+DATA quant_dword3e000000<>+48(SB)/8, $0x3e0000003e000000
+DATA quant_dword3e000000<>+56(SB)/8, $0x3e0000003e000000
+GLOBL quant_dword3e000000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_cells0<>+0(SB)/8, $0x4040000040000000
+DATA quant_cells0<>+8(SB)/8, $0x4080000040400000
+DATA quant_cells0<>+16(SB)/8, $0x40c0000040800000
+DATA quant_cells0<>+24(SB)/8, $0x40c0000040c00000
+DATA quant_cells0<>+32(SB)/8, $0x40c0000040c00000
+DATA quant_cells0<>+40(SB)/8, $0x40c0000040c00000
+DATA quant_cells0<>+48(SB)/8, $0x40c0000040c00000
+DATA quant_cells0<>+56(SB)/8, $0x40c0000040c00000
+GLOBL quant_cells0<>(SB), RODATA|NOPTR, $64
+
+DATA quant_cells1<>+0(SB)/8, $0x0000000000000000
+DATA quant_cells1<>+8(SB)/8, $0x0000000000000000
+DATA quant_cells1<>+16(SB)/8, $0x3f0000003f000000
+DATA quant_cells1<>+24(SB)/8, $0x3f0000003f000000
+DATA quant_cells1<>+32(SB)/8, $0x3f0000003f000000
+DATA quant_cells1<>+40(SB)/8, $0x3f8000003f800000
+DATA quant_cells1<>+48(SB)/8, $0x3fc000003f800000
+DATA quant_cells1<>+56(SB)/8, $0x400000003fc00000
+GLOBL quant_cells1<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword53800000<>+0(SB)/8, $0x5380000053800000
+DATA quant_dword53800000<>+8(SB)/8, $0x5380000053800000
+DATA quant_dword53800000<>+16(SB)/8, $0x5380000053800000
+DATA quant_dword53800000<>+24(SB)/8, $0x5380000053800000
+DATA quant_dword53800000<>+32(SB)/8, $0x5380000053800000
+DATA quant_dword53800000<>+40(SB)/8, $0x5380000053800000
+DATA quant_dword53800000<>+48(SB)/8, $0x5380000053800000
+DATA quant_dword53800000<>+56(SB)/8, $0x5380000053800000
+GLOBL quant_dword53800000<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword2b800000<>+0(SB)/8, $0x2b8000002b800000
+DATA quant_dword2b800000<>+8(SB)/8, $0x2b8000002b800000
+DATA quant_dword2b800000<>+16(SB)/8, $0x2b8000002b800000
+DATA quant_dword2b800000<>+24(SB)/8, $0x2b8000002b800000
+DATA quant_dword2b800000<>+32(SB)/8, $0x2b8000002b800000
+DATA quant_dword2b800000<>+40(SB)/8, $0x2b8000002b800000
+DATA quant_dword2b800000<>+48(SB)/8, $0x2b8000002b800000
+DATA quant_dword2b800000<>+56(SB)/8, $0x2b8000002b800000
+GLOBL quant_dword2b800000<>(SB), RODATA|NOPTR, $64
 
 // func reorderNVFP4AVX2(dst *float32, x *float32, blocks int)
 // Requires: AVX

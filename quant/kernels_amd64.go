@@ -124,18 +124,17 @@ func dequantizeBF16Blocks(dst, packed, scales []byte, steps *[256]float32) int {
 	return 0
 }
 
-// errorSumsBlocks adds up all groups, or none.
+// errorSumsBlocks adds up whole blocks and returns how many groups those are.
 func errorSumsBlocks(sums *errorLanes, bf16, packed, scales []byte, steps *[256]float32) int {
-	n := len(scales)
+	blocks := len(scales) / errorBlock
+	n := blocks * errorBlock
 	_, _ = bf16[:2*n*groupSize], packed[:n*groupSize/2]
 	b, p, s := unsafe.SliceData(bf16), unsafe.SliceData(packed), unsafe.SliceData(scales)
 	switch path {
 	case "avx512":
-		errorSumsAVX512(&sums[0][0], b, p, s, &steps[0], n)
-		return n
+		return errorBlock * errorSumsAVX512(&sums[0][0], b, p, s, &steps[0], blocks)
 	case "avx2":
-		errorSumsAVX2(&sums[0][0], b, p, s, &steps[0], n)
-		return n
+		return errorBlock * errorSumsAVX2(&sums[0][0], b, p, s, &steps[0], blocks)
 	}
 	return 0
 }

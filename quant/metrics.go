@@ -29,50 +29,94 @@ func relative(e, of float64) float64 {
 	return math.Sqrt(e / of)
 }
 
-// MeasureErrors compares BF16 weights with their quantized form, dequantized to float32. All sums are float64 in eight lanes, element i in
-// lane i mod 8, and the lanes are added as ((0+4)+(2+6)) + ((1+5)+(3+7)), so that every code path gives the same bits.
+// MeasureErrors compares BF16 weights with their quantized form, dequantized to float32. The sums are within a millionth of the exact ones,
+// and the same bits on every code path: blocks of 16 groups are added up in float32, element i of a group in lane i, the blocks in float64,
+// and then the lanes l and l+8, l and l+4, l and l+2, and the last two. A block whose squares might leave the range of float32 is added up in
+// float64.
 func MeasureErrors(p Profile, global float32, bf16, packed, scales []byte) Errors {
 	var s errorLanes
 	steps := stepsOf(global, p.ModelOpt())
-	n := errorSumsBlocks(&s, bf16, packed, scales, &steps)
-	referenceErrorSums(&s, p, global, bf16[n*groupSize*2:], packed[n*groupSize/2:], scales[n:])
-	return Errors{s[0].sum(), s[1].sum(), s[2].sum() / 36}
+	for len(scales) > 0 {
+		n := 0
+		if abs32(steps[0x7e]) <= errorMost {
+			n = errorSumsBlocks(&s, bf16, packed, scales, &steps)
+		}
+		bf16, packed, scales = bf16[n*groupSize*2:], packed[n*groupSize/2:], scales[n:]
+		n = min(errorBlock, len(scales))
+		referenceErrorSums(&s, &steps, bf16, packed, scales[:n])
+		bf16, packed, scales = bf16[n*groupSize*2:], packed[n*groupSize/2:], scales[n:]
+	}
+	return s.errors()
 }
+
+const (
+	errorBlock            = 16
+	errorLeast, errorMost = 0x1p-40, 0x1p40 // largest magnitudes of a block between which float32 will do
+)
 
 // errorLanes are the squares of the weights, of the errors, and of the floor's errors times 6: 6x - code*amax is exact where amax/6 is not.
-type errorLanes [3]lanes
+type errorLanes [3][groupSize]float64
 
-type lanes [8]float64
-
-func (l *lanes) add(i int, v float64) { l[i%8] += float64(v * v) }
-
-func (l *lanes) sum() float64 {
-	return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]))
+func (l *errorLanes) errors() Errors {
+	var sums [3]float64
+	for i, lanes := range l {
+		for n := groupSize / 2; n > 0; n /= 2 {
+			for j := range n {
+				lanes[j] += lanes[j+n]
+			}
+		}
+		sums[i] = lanes[0]
+	}
+	return Errors{sums[0], sums[1], sums[2] / 36}
 }
 
-func referenceErrorSums(sums *errorLanes, p Profile, global float32, bf16, packed, scales []byte) {
+func referenceErrorSums(sums *errorLanes, steps *[256]float32, bf16, packed, scales []byte) {
+	for len(scales) > 0 {
+		n := min(errorBlock, len(scales))
+		top := BF16ToFloat32(maxMagnitude(bf16[:n*groupSize*2]))
+		if abs32(steps[0x7e]) <= errorMost && top <= errorMost && (top == 0 || top >= errorLeast) {
+			sumErrors[float32](sums, steps, bf16, packed, scales[:n])
+		} else {
+			sumErrors[float64](sums, steps, bf16, packed, scales[:n])
+		}
+		bf16, packed, scales = bf16[n*groupSize*2:], packed[n*groupSize/2:], scales[n:]
+	}
+}
+
+// sumErrors adds a block.
+func sumErrors[F float32 | float64](sums *errorLanes, steps *[256]float32, bf16, packed, scales []byte) {
+	var lanes [3][groupSize]F
 	for g, s := range scales {
 		group := bf16[g*2*groupSize:][:2*groupSize]
-		step := p.Step(s, global)
-		amax := float64(BF16ToFloat32(maxMagnitude(group)))
+		amax := F(BF16ToFloat32(maxMagnitude(group)))
+		inverse := 1 / max(amax, float32Min)
 		for i := range groupSize {
-			x := float64(BF16ToFloat32(element(group, i)))
+			x := F(BF16ToFloat32(element(group, i)))
 			code := packed[g*groupSize/2+i/2] >> (i % 2 * 4) & 15
-			sums[0].add(i, x)
-			sums[1].add(i, x-float64(E2M1ToFloat32(code)*step))
-			six := math.Abs(6 * x)
-			sums[2].add(i, six-float64(idealValue(six, amax)*amax))
+			e := x - F(E2M1ToFloat32(code)*steps[s])
+			six := max(6*x, -6*x)
+			floor := six - F(idealValue(F(six*inverse))*amax)
+			lanes[0][i] += F(x * x)
+			lanes[1][i] += F(e * e)
+			lanes[2][i] += F(floor * floor)
+		}
+	}
+	for k := range lanes {
+		for i, v := range lanes[k] {
+			sums[k][i] += float64(v)
 		}
 	}
 }
 
-// idealValue is the magnitude of the code nearest to x/step, ties to the even code, without a division.
-func idealValue(x, step float64) float64 {
+// idealValue is the E2M1 value nearest to y, the larger one of two. Where y was rounded to just the middle of two, either is as good.
+func idealValue[F float32 | float64](y F) F {
 	for k := 6; k >= 0; k-- {
-		low, high := float64(e2m1Values[k]), float64(e2m1Values[k+1])
-		if middle := (low + high) / 2 * step; x > middle || x == middle && k%2 == 1 {
+		low, high := F(e2m1Values[k]), F(e2m1Values[k+1])
+		if y >= (low+high)/2 {
 			return high
 		}
 	}
 	return 0
 }
+
+func abs32(f float32) float32 { return max(f, -f) }

@@ -35,9 +35,9 @@ func TestMetrics(t *testing.T) {
 		}
 		floors += nearest * nearest
 	}
-	require.InEpsilon(t, squares, e.SumSquares, 1e-12)
-	require.InEpsilon(t, errors, e.SumSquaredError, 1e-12)
-	require.InEpsilon(t, floors, e.SumSquaredFloor, 1e-12)
+	require.InEpsilon(t, squares, e.SumSquares, 1e-7)
+	require.InEpsilon(t, errors, e.SumSquaredError, 1e-7)
+	require.InEpsilon(t, floors, e.SumSquaredFloor, 1e-7)
 
 	twice := e
 	twice.Add(e)

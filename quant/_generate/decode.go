@@ -29,14 +29,14 @@ func nibbleShifts() Mem {
 	return bytes("nibbleShifts", func(i int) byte { return byte(i/4%8*4) * map[bool]byte{true: 1}[i%4 == 0] })
 }
 
-// group returns the float32 values of a group, times the step that its scale byte finds in the table of steps.
-func (d decoder512) group(packed, scales, steps reg.Register) reg.VecVirtual {
+// group returns the float32 values of group g, times the step that its scale byte finds in the table of steps.
+func (d decoder512) group(packed, scales, steps reg.Register, g int) reg.VecVirtual {
 	codes, s := ZMM(), GP64()
-	VPBROADCASTD(Mem{Base: packed}, codes)
-	VPBROADCASTD(Mem{Base: packed, Disp: 4}, d.upper, codes)
+	VPBROADCASTD(Mem{Base: packed, Disp: 8 * g}, codes)
+	VPBROADCASTD(Mem{Base: packed, Disp: 8*g + 4}, d.upper, codes)
 	VPSRLVD(d.shifts, codes, codes)
 	VPERMPS(d.table, codes, codes)
-	MOVBQZX(Mem{Base: scales}, s)
+	MOVBQZX(Mem{Base: scales, Disp: g}, s)
 	VMULPS_BCST(Mem{Base: steps, Index: s, Scale: 4}, codes, codes)
 	return codes
 }
@@ -90,7 +90,7 @@ func dequantize(v vector, bf16 bool) {
 	if v.bytes == 64 {
 		d := newDecoder512()
 		loop(func() {
-			f := d.group(packed, scales, steps)
+			f := d.group(packed, scales, steps, 0)
 			if !bf16 {
 				VMOVUPS(f, Mem{Base: dst})
 				return
@@ -134,125 +134,233 @@ func dequantize(v vector, bf16 bool) {
 	RET()
 }
 
-// qword returns a read-only constant of 8 equal float64.
-func qword(f float64) Mem {
-	b := math.Float64bits(f)
-	return bytes(fmt.Sprintf("qword%016x", b), func(i int) byte { return byte(b >> (8 * (i % 8))) })
+// Blocks of errorSums, and the magnitudes between which they are summed in float32.
+const (
+	errorBlock            = 16
+	errorLeast, errorMost = 0x1p-40, 0x1p40
+)
+
+func float(f float32) Mem { return dword(math.Float32bits(f)) }
+
+// idealCells has the value nearest to y for the 32 cells that the three lower bits of y's exponent and the two upper bits of its mantissa
+// make, from 1/8 on: the values' middles lie between cells.
+func idealCells(cell int) uint32 {
+	exponent := cell >> 2 // 0 to 3 are 2^1 to 2^4, 4 to 7 are 2^-3 to 2^0
+	if exponent >= 4 {
+		exponent -= 8
+	}
+	y := float32(math.Ldexp(1+float64(cell&3)/4, exponent+1))
+	code := 0
+	for _, middle := range []float32{0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5} {
+		if y >= middle {
+			code++
+		}
+	}
+	return uint32(code)
 }
 
-// middles are where the codes part, with the value's growth there; at the odd ones the tie goes up.
-var middles = [7][2]float64{{0.25, 0.5}, {0.75, 0.5}, {1.25, 0.5}, {1.75, 0.5}, {2.5, 1}, {3.5, 1}, {5, 2}}
-
-// errorSums adds to 3 x 8 lanes of float64: the squares of weights, of errors, and of the floor's errors times 36.
-func errorSums(v vector) {
+func errorSums(v vector, body func(v vector, sums, bf16, packed, scales, steps, n reg.Register)) {
 	name := "errorSums" + v.suffix
-	TEXT(name, NOSPLIT, "func(sums *float64, bf16, packed, scales *byte, steps *float32, groups int)")
-	Doc(name + " adds to the lanes of referenceErrorSums.")
+	TEXT(name, NOSPLIT, "func(sums *float64, bf16, packed, scales *byte, steps *float32, blocks int) int")
+	Doc(name + " adds blocks of 16 groups to the lanes of referenceErrorSums and returns how many it did: it stops before one to be summed in float64.")
 	Pragma("noescape")
 	sums, bf16 := Load(Param("sums"), GP64()), Load(Param("bf16"), GP64())
 	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
-	steps := Load(Param("steps"), GP64())
-	parts := 64 / v.bytes // registers of eight lanes of float64
-	var acc [3][]reg.VecVirtual
-	for i := range acc {
-		for j := range parts {
-			r := v.reg()
-			VMOVUPD(Mem{Base: sums, Disp: 64*i + v.bytes*j}, r)
-			acc[i] = append(acc[i], r)
+	steps, n := Load(Param("steps"), GP64()), Load(Param("blocks"), GP64())
+	done := GP64()
+	XORQ(done, done)
+	TESTQ(n, n)
+	JZ(LabelRef("done"))
+	Label("block")
+	body(v, sums, bf16, packed, scales, steps, n)
+	INCQ(done)
+	DECQ(n)
+	JNZ(LabelRef("block"))
+	Label("done")
+	Store(done, ReturnIndex(0))
+	VZEROUPPER()
+	RET()
+}
+
+// fold adds float32 lanes to float64 lanes in memory.
+func (v vector) fold(lanes reg.VecVirtual, sums Mem) {
+	for range 2 {
+		wide := v.reg()
+		if v.bytes == 64 {
+			VCVTPS2PD(lanes.AsY(), wide)
+		} else {
+			VCVTPS2PD(lanes.AsX(), wide)
+		}
+		VADDPD(sums, wide, wide)
+		v.move(wide, sums)
+		sums.Disp += v.bytes
+		if v.bytes == 64 {
+			VEXTRACTF64X4(Imm(1), lanes, lanes.AsY())
+		} else {
+			VEXTRACTF128(Imm(1), lanes, lanes.AsX())
 		}
 	}
-	var d decoder512
-	if v.bytes == 64 {
-		d = newDecoder512()
+}
+
+func errorSumsAVX512(v vector, sums, bf16, packed, scales, steps, n reg.Register) {
+	scratch := AllocLocal(128)
+	maxima, inverses := scratch, scratch.Offset(64)
+	constant := func(m Mem) reg.VecVirtual {
+		z := ZMM()
+		VMOVDQU64(m, z)
+		return z
 	}
-	loop(func() {
-		// the group's maximum, as float64 in all lanes
+	d := newDecoder512()
+	abs, six, least := constant(dword(1<<31-1)), constant(float(6)), constant(float(0.125))
+	var cells [2]reg.VecVirtual
+	for i := range cells {
+		cells[i] = constant(bytes(fmt.Sprintf("cells%d", i), func(k int) byte { return byte(values[idealCells(16*i+k/4)] >> (8 * (k % 4))) }))
+	}
+
+	amax := maxima512(bf16, 0, constant(word(0x7fff)))
+	some, above := K(), K()
+	VCMPPS_BCST(Imm(0x1e), float(errorMost), amax, above)
+	KORTESTW(above, above)
+	JNZ(LabelRef("done"))
+	VCMPPS_BCST(Imm(0x1d), float(errorLeast), amax, above)
+	KORTESTW(above, above)
+	JNZ(LabelRef("sum"))
+	VPTESTMD(amax, amax, some)
+	KORTESTW(some, some)
+	JNZ(LabelRef("done"))
+	Label("sum")
+	VMOVUPS(amax, maxima)
+	VMAXPS_BCST(float(0x1p-126), amax, amax)
+	inverse := ZMM()
+	VBROADCASTSS(float(1), inverse)
+	VDIVPS(amax, inverse, inverse)
+	VMOVUPS(inverse, inverses)
+
+	var acc [3]reg.VecVirtual
+	for i := range acc {
+		acc[i] = ZMM()
+		v.zero(acc[i])
+	}
+	for g := range errorBlock {
+		at := 4 * (g%4*4 + g/4) // the order of maxima512
+		x := ZMM()
+		VPMOVZXWD(Mem{Base: bf16, Disp: 32 * g}, x)
+		VPSLLD(Imm(16), x, x)
+		VFMADD231PS(x, x, acc[0]) // exact but for the addition
+		e := d.group(packed, scales, steps, g)
+		VSUBPS(e, x, e)
+		VMULPS(e, e, e)
+		VADDPS(e, acc[1], acc[1])
+		y := ZMM()
+		VPANDD(abs, x, x)
+		VMULPS(six, x, x)
+		VMULPS_BCST(inverses.Offset(at), x, y)
+		VMAXPS(least, y, y)
+		VPSRLD(Imm(21), y, y)
+		VPERMI2PS(cells[1], cells[0], y)
+		VFNMADD231PS_BCST(maxima.Offset(at), y, x) // exact
+		VMULPS(x, x, x)
+		VADDPS(x, acc[2], acc[2])
+	}
+	for i := range acc {
+		v.fold(acc[i], Mem{Base: sums, Disp: 128 * i})
+	}
+	ADDQ(U32(32*errorBlock), bf16)
+	ADDQ(U32(8*errorBlock), packed)
+	ADDQ(U32(errorBlock), scales)
+}
+
+func errorSumsAVX2(v vector, sums, bf16, packed, scales, steps, n reg.Register) {
+	scratch := AllocLocal(128)
+	inverses := scratch.Offset(64)
+	// the groups' maxima as float32, and the largest of them
+	most, ones := XMM(), XMM()
+	VPXOR(most, most, most)
+	VPCMPEQD(ones, ones, ones)
+	for g := range errorBlock {
 		x, t := XMM(), XMM()
-		VMOVDQU(Mem{Base: bf16}, x)
-		VMOVDQU(Mem{Base: bf16, Disp: 16}, t)
+		VMOVDQU(Mem{Base: bf16, Disp: 32 * g}, x)
+		VMOVDQU(Mem{Base: bf16, Disp: 32*g + 16}, t)
 		VPAND(word(0x7fff), x, x)
 		VPAND(word(0x7fff), t, t)
 		VPMAXUW(t, x, x)
-		VPCMPEQD(t, t, t)
-		VPXOR(t, x, x)
+		VPXOR(ones, x, x)
 		VPHMINPOSUW(x, x)
-		VPXOR(t, x, x)
+		VPXOR(ones, x, x)
 		VPSLLD(Imm(16), x, x)
-		amax := v.reg()
-		VCVTPS2PD(x, x)
-		VBROADCASTSD(x, amax)
+		VPMAXUD(x, most, most)
+		VMOVD(x, scratch.Offset(4*g))
+	}
+	largest := GP32()
+	VMOVD(most, largest)
+	TESTL(largest, largest)
+	JZ(LabelRef("sum"))
+	CMPL(largest, U32(math.Float32bits(errorLeast)))
+	JB(LabelRef("done"))
+	CMPL(largest, U32(math.Float32bits(errorMost)))
+	JA(LabelRef("done"))
+	Label("sum")
+	for half := range 2 {
+		t, inverse := YMM(), YMM()
+		VBROADCASTSS(float(0x1p-126), t)
+		VMAXPS(scratch.Offset(32*half), t, t)
+		VBROADCASTSS(float(1), inverse)
+		VDIVPS(t, inverse, inverse)
+		VMOVUPS(inverse, inverses.Offset(32*half))
+	}
 
-		var values reg.VecVirtual // the dequantized group, or half of it
-		step := YMM()
-		if v.bytes == 64 {
-			values = d.group(packed, scales, steps)
-		} else {
-			s := GP64()
-			MOVBQZX(Mem{Base: scales}, s)
-			VBROADCASTSS(Mem{Base: steps, Index: s, Scale: 4}, step)
-		}
-		for half := range 2 {
-			if v.bytes == 32 {
-				values = half256(Mem{Base: packed, Disp: 4 * half}, step)
-			}
-			for j := range parts {
-				w, q := v.reg(), v.reg()
-				weights := Mem{Base: bf16, Disp: 16*half + 8*j}
-				if v.bytes == 64 {
-					VPMOVZXWD(weights, w.AsY())
-					VPSLLD(Imm(16), w.AsY(), w.AsY())
-					VCVTPS2PD(w.AsY(), w)
-					if half == 1 {
-						VEXTRACTF64X4(Imm(1), values, values.AsY())
-					}
-					VCVTPS2PD(values.AsY(), q)
-				} else {
-					VPMOVZXWD(weights, w.AsX())
-					VPSLLD(Imm(16), w.AsX(), w.AsX())
-					VCVTPS2PD(w.AsX(), w)
-					if j == 1 {
-						VEXTRACTF128(Imm(1), values, values.AsX())
-					}
-					VCVTPS2PD(values.AsX(), q)
-				}
-				VSUBPD(q, w, q)
-				VMULPD(q, q, q)
-				VADDPD(q, acc[1][j], acc[1][j])
-				VMULPD(w, w, q)
-				VADDPD(q, acc[0][j], acc[0][j])
-
-				// 6|x| against middle*amax: exact in float64
-				VMULPD(qword(6), w, w)
-				v.and(qword(math.Float64frombits(1<<63-1)), w, w)
-				v.zero(q)
-				for k, m := range middles {
-					at, predicate := v.reg(), 0x1e // greater
-					if k%2 == 1 {
-						predicate = 0x1d // or equal
-					}
-					VMULPD(qword(m[0]), amax, at)
-					if v.bytes == 64 {
-						up := K()
-						VCMPPD(Imm(uint64(predicate)), at, w, up)
-						VADDPD(qword(m[1]), q, up, q)
-					} else {
-						VCMPPD(Imm(uint64(predicate)), at, w, at)
-						VANDPD(qword(m[1]), at, at)
-						VADDPD(at, q, q)
-					}
-				}
-				VMULPD(amax, q, q)
-				VSUBPD(q, w, q)
-				VMULPD(q, q, q)
-				VADDPD(q, acc[2][j], acc[2][j])
-			}
-		}
-	}, pointer{bf16, 32}, pointer{packed, 8}, pointer{scales, 1})
+	var acc [3][2]reg.VecVirtual
 	for i := range acc {
-		for j, r := range acc[i] {
-			VMOVUPD(r, Mem{Base: sums, Disp: 64*i + v.bytes*j})
+		for half := range acc[i] {
+			acc[i][half] = YMM()
+			v.zero(acc[i][half])
 		}
 	}
-	VZEROUPPER()
-	RET()
+	group, frame := GP64(), GP64()
+	LEAQ(scratch, frame)
+	MOVQ(I32(errorBlock), group)
+	Label("group")
+	s, step := GP64(), YMM()
+	MOVBQZX(Mem{Base: scales}, s)
+	VBROADCASTSS(Mem{Base: steps, Index: s, Scale: 4}, step)
+	for half := range 2 {
+		x := YMM()
+		VPMOVZXWD(Mem{Base: bf16, Disp: 16 * half}, x)
+		VPSLLD(Imm(16), x, x)
+		VFMADD231PS(x, x, acc[0][half])
+		e := half256(Mem{Base: packed, Disp: 4 * half}, step)
+		VSUBPS(e, x, e)
+		VMULPS(e, e, e)
+		VADDPS(e, acc[1][half], acc[1][half])
+		y, ideal, t := YMM(), YMM(), YMM()
+		VPAND(dword(1<<31-1), x, x)
+		VMULPS(float(6), x, x)
+		VBROADCASTSS(Mem{Base: frame, Disp: 64}, y)
+		VMULPS(x, y, y)
+		VMAXPS(float(0.5), y, ideal)
+		VPSRLD(Imm(21), ideal, ideal)
+		VPAND(dword(15), ideal, ideal)
+		// the codes of 16 cells, from 1/2 on
+		VMOVDQU(bytes("idealCodes", func(i int) byte { return byte(idealCells(i%16 + i%16/8*16)) }), t)
+		VPSHUFB(ideal, t, ideal)
+		VMOVDQU(valueTable(), t)
+		VPERMPS(t, ideal, ideal)
+		VCMPPS(Imm(0x1d), float(0.25), y, y)
+		VPAND(y, ideal, ideal)
+		VBROADCASTSS(Mem{Base: frame}, y)
+		VFNMADD231PS(y, ideal, x)
+		VMULPS(x, x, x)
+		VADDPS(x, acc[2][half], acc[2][half])
+	}
+	ADDQ(Imm(4), frame)
+	ADDQ(Imm(32), bf16)
+	ADDQ(Imm(8), packed)
+	INCQ(scales)
+	DECQ(group)
+	JNZ(LabelRef("group"))
+	for i := range acc {
+		for half := range acc[i] {
+			v.fold(acc[i][half], Mem{Base: sums, Disp: 128*i + 64*half})
+		}
+	}
 }

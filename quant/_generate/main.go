@@ -54,12 +54,13 @@ func main() {
 	for _, v := range []vector{avx2, avx512} {
 		dequantize(v, false)
 		dequantize(v, true)
-		errorSums(v)
 		widenBF16(v)
 		interleave(v)
 		peak(v)
 		reorderBF16(v)
 	}
+	errorSums(avx2, errorSumsAVX2)
+	errorSums(avx512, errorSumsAVX512)
 	reorderNVFP4AVX2()
 	widenNVFP4AVX2()
 	widenNVFP4AVX512()
