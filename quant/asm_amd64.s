@@ -3203,176 +3203,221 @@ TEXT ·fixedAVX512(SB), NOSPLIT, $0-24
 	MOVQ      dst+0(FP), AX
 	MOVQ      x+8(FP), CX
 	MOVQ      halves+16(FP), DX
-	VMOVDQU64 quant_eights<>+0(SB), Z0
+	VMOVDQU64 quant_transpose00<>+0(SB), Z0
+	VMOVDQU64 quant_transpose01<>+0(SB), Z1
+	VMOVDQU64 quant_transpose10<>+0(SB), Z2
+	VMOVDQU64 quant_transpose11<>+0(SB), Z3
+	VMOVDQU64 quant_transpose20<>+0(SB), Z4
+	VMOVDQU64 quant_transpose21<>+0(SB), Z5
 	TESTQ     DX, DX
 	JZ        done
 
 half:
-	KXNORW        K1, K1, K1
-	VGATHERDPS    (CX)(Z0*4), K1, Z1
-	KXNORW        K1, K1, K1
-	VGATHERDPS    4(CX)(Z0*4), K1, Z2
-	KXNORW        K1, K1, K1
-	VGATHERDPS    8(CX)(Z0*4), K1, Z3
-	KXNORW        K1, K1, K1
-	VGATHERDPS    12(CX)(Z0*4), K1, Z4
-	KXNORW        K1, K1, K1
-	VGATHERDPS    16(CX)(Z0*4), K1, Z5
-	KXNORW        K1, K1, K1
-	VGATHERDPS    20(CX)(Z0*4), K1, Z6
-	KXNORW        K1, K1, K1
-	VGATHERDPS    24(CX)(Z0*4), K1, Z7
-	KXNORW        K1, K1, K1
-	VGATHERDPS    28(CX)(Z0*4), K1, Z8
-	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z1, Z9
-	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z2, Z10
-	VPMAXUD       Z10, Z9, Z9
-	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z3, Z10
-	VPMAXUD       Z10, Z9, Z9
-	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z4, Z10
-	VPMAXUD       Z10, Z9, Z9
-	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z5, Z10
-	VPMAXUD       Z10, Z9, Z9
-	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z6, Z10
-	VPMAXUD       Z10, Z9, Z9
-	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z7, Z10
-	VPMAXUD       Z10, Z9, Z9
-	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z8, Z10
-	VPMAXUD       Z10, Z9, Z9
-	VPSRLD        $0x17, Z9, Z9
-	VPCMPEQD.BCST quant_dword000000ff<>+0(SB), Z9, K2
-	VPMAXUD.BCST  quant_dword00000030<>+0(SB), Z9, Z9
-	VPSUBD.BCST   quant_dword00000016<>+0(SB), Z9, Z11
-	VPSLLD        $0x17, Z11, Z11
-	VPBROADCASTD  quant_dword7fc00000<>+0(SB), K2, Z11
-	VMOVDQU64     quant_dword00000113<>+0(SB), Z10
-	VPSUBD        Z9, Z10, Z10
-	VPSLLD        $0x17, Z10, Z10
-	VMULPS        Z10, Z1, Z1
-	VCVTPS2DQ     Z1, Z1
+	VMOVUPS       (CX), Z6
+	VMOVUPS       64(CX), Z7
+	VMOVUPS       128(CX), Z8
+	VMOVUPS       192(CX), Z9
+	VMOVUPS       256(CX), Z10
+	VMOVUPS       320(CX), Z11
+	VMOVUPS       384(CX), Z12
+	VMOVUPS       448(CX), Z13
+	VMOVDQA64     Z0, Z14
+	VPERMI2PS     Z7, Z6, Z14
+	VMOVDQA64     Z1, Z15
+	VPERMI2PS     Z7, Z6, Z15
+	VMOVDQA64     Z0, Z6
+	VPERMI2PS     Z9, Z8, Z6
+	VMOVDQA64     Z1, Z7
+	VPERMI2PS     Z9, Z8, Z7
+	VMOVDQA64     Z0, Z8
+	VPERMI2PS     Z11, Z10, Z8
 	VMOVDQA64     Z1, Z9
-	VPADDD.BCST   quant_dword00808080<>+0(SB), Z1, Z1
-	VPXORD.BCST   quant_dword00808080<>+0(SB), Z1, Z1
-	VMULPS        Z10, Z2, Z2
-	VCVTPS2DQ     Z2, Z2
-	VPADDD        Z2, Z9, Z9
-	VPADDD.BCST   quant_dword00808080<>+0(SB), Z2, Z2
-	VPXORD.BCST   quant_dword00808080<>+0(SB), Z2, Z2
-	VMULPS        Z10, Z3, Z3
-	VCVTPS2DQ     Z3, Z3
-	VPADDD        Z3, Z9, Z9
-	VPADDD.BCST   quant_dword00808080<>+0(SB), Z3, Z3
-	VPXORD.BCST   quant_dword00808080<>+0(SB), Z3, Z3
-	VMULPS        Z10, Z4, Z4
-	VCVTPS2DQ     Z4, Z4
-	VPADDD        Z4, Z9, Z9
-	VPADDD.BCST   quant_dword00808080<>+0(SB), Z4, Z4
-	VPXORD.BCST   quant_dword00808080<>+0(SB), Z4, Z4
-	VMULPS        Z10, Z5, Z5
-	VCVTPS2DQ     Z5, Z5
-	VPADDD        Z5, Z9, Z9
-	VPADDD.BCST   quant_dword00808080<>+0(SB), Z5, Z5
-	VPXORD.BCST   quant_dword00808080<>+0(SB), Z5, Z5
-	VMULPS        Z10, Z6, Z6
-	VCVTPS2DQ     Z6, Z6
-	VPADDD        Z6, Z9, Z9
-	VPADDD.BCST   quant_dword00808080<>+0(SB), Z6, Z6
-	VPXORD.BCST   quant_dword00808080<>+0(SB), Z6, Z6
-	VMULPS        Z10, Z7, Z7
+	VPERMI2PS     Z11, Z10, Z9
+	VMOVDQA64     Z0, Z10
+	VPERMI2PS     Z13, Z12, Z10
+	VMOVDQA64     Z1, Z11
+	VPERMI2PS     Z13, Z12, Z11
+	VMOVDQA64     Z2, Z12
+	VPERMI2PS     Z6, Z14, Z12
+	VMOVDQA64     Z3, Z13
+	VPERMI2PS     Z6, Z14, Z13
+	VMOVDQA64     Z2, Z6
+	VPERMI2PS     Z7, Z15, Z6
+	VMOVDQA64     Z3, Z14
+	VPERMI2PS     Z7, Z15, Z14
+	VMOVDQA64     Z2, Z7
+	VPERMI2PS     Z10, Z8, Z7
+	VMOVDQA64     Z3, Z15
+	VPERMI2PS     Z10, Z8, Z15
+	VMOVDQA64     Z2, Z8
+	VPERMI2PS     Z11, Z9, Z8
+	VMOVDQA64     Z3, Z10
+	VPERMI2PS     Z11, Z9, Z10
+	VMOVDQA64     Z4, Z9
+	VPERMI2PS     Z7, Z12, Z9
+	VMOVDQA64     Z5, Z11
+	VPERMI2PS     Z7, Z12, Z11
+	VMOVDQA64     Z4, Z7
+	VPERMI2PS     Z15, Z13, Z7
+	VMOVDQA64     Z5, Z12
+	VPERMI2PS     Z15, Z13, Z12
+	VMOVDQA64     Z4, Z13
+	VPERMI2PS     Z8, Z6, Z13
+	VMOVDQA64     Z5, Z15
+	VPERMI2PS     Z8, Z6, Z15
+	VMOVDQA64     Z4, Z6
+	VPERMI2PS     Z10, Z14, Z6
+	VMOVDQA64     Z5, Z8
+	VPERMI2PS     Z10, Z14, Z8
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z9, Z10
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z11, Z14
+	VPMAXUD       Z14, Z10, Z10
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z7, Z14
+	VPMAXUD       Z14, Z10, Z10
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z12, Z14
+	VPMAXUD       Z14, Z10, Z10
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z13, Z14
+	VPMAXUD       Z14, Z10, Z10
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z15, Z14
+	VPMAXUD       Z14, Z10, Z10
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z6, Z14
+	VPMAXUD       Z14, Z10, Z10
+	VPANDD.BCST   quant_dword7fffffff<>+0(SB), Z8, Z14
+	VPMAXUD       Z14, Z10, Z10
+	VPSRLD        $0x17, Z10, Z10
+	VPCMPEQD.BCST quant_dword000000ff<>+0(SB), Z10, K1
+	VPMAXUD.BCST  quant_dword00000030<>+0(SB), Z10, Z10
+	VPSUBD.BCST   quant_dword00000016<>+0(SB), Z10, Z16
+	VPSLLD        $0x17, Z16, Z16
+	VPBROADCASTD  quant_dword7fc00000<>+0(SB), K1, Z16
+	VMOVDQU64     quant_dword00000113<>+0(SB), Z14
+	VPSUBD        Z10, Z14, Z14
+	VPSLLD        $0x17, Z14, Z14
+	VMULPS        Z14, Z9, Z9
+	VCVTPS2DQ     Z9, Z9
+	VMOVDQA64     Z9, Z10
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z9, Z9
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z9, Z9
+	VMULPS        Z14, Z11, Z11
+	VCVTPS2DQ     Z11, Z11
+	VPADDD        Z11, Z10, Z10
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z11, Z11
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z11, Z11
+	VMULPS        Z14, Z7, Z7
 	VCVTPS2DQ     Z7, Z7
-	VPADDD        Z7, Z9, Z9
+	VPADDD        Z7, Z10, Z10
 	VPADDD.BCST   quant_dword00808080<>+0(SB), Z7, Z7
 	VPXORD.BCST   quant_dword00808080<>+0(SB), Z7, Z7
-	VMULPS        Z10, Z8, Z8
+	VMULPS        Z14, Z12, Z12
+	VCVTPS2DQ     Z12, Z12
+	VPADDD        Z12, Z10, Z10
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z12, Z12
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z12, Z12
+	VMULPS        Z14, Z13, Z13
+	VCVTPS2DQ     Z13, Z13
+	VPADDD        Z13, Z10, Z10
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z13, Z13
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z13, Z13
+	VMULPS        Z14, Z15, Z15
+	VCVTPS2DQ     Z15, Z15
+	VPADDD        Z15, Z10, Z10
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z15, Z15
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z15, Z15
+	VMULPS        Z14, Z6, Z6
+	VCVTPS2DQ     Z6, Z6
+	VPADDD        Z6, Z10, Z10
+	VPADDD.BCST   quant_dword00808080<>+0(SB), Z6, Z6
+	VPXORD.BCST   quant_dword00808080<>+0(SB), Z6, Z6
+	VMULPS        Z14, Z8, Z8
 	VCVTPS2DQ     Z8, Z8
-	VPADDD        Z8, Z9, Z9
+	VPADDD        Z8, Z10, Z10
 	VPADDD.BCST   quant_dword00808080<>+0(SB), Z8, Z8
 	VPXORD.BCST   quant_dword00808080<>+0(SB), Z8, Z8
-	VMOVDQA64     Z1, Z10
-	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
-	VMOVDQA64     Z10, Z10
-	VPSLLD        $0x08, Z3, Z12
-	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x10, Z5, Z12
-	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x18, Z7, Z12
-	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VMOVDQU64     Z10, 256(AX)
-	VMOVDQA64     Z2, Z10
-	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
-	VMOVDQA64     Z10, Z10
-	VPSLLD        $0x08, Z4, Z12
-	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x10, Z6, Z12
-	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x18, Z8, Z12
-	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VMOVDQU64     Z10, 320(AX)
-	VPSRLD        $0x08, Z1, Z10
-	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
-	VMOVDQA64     Z10, Z10
-	VMOVDQA64     Z3, Z12
-	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x08, Z5, Z12
-	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x10, Z7, Z12
-	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VMOVDQU64     Z10, 128(AX)
-	VPSRLD        $0x08, Z2, Z10
-	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
-	VMOVDQA64     Z10, Z10
-	VMOVDQA64     Z4, Z12
-	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x08, Z6, Z12
-	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x10, Z8, Z12
-	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VMOVDQU64     Z10, 192(AX)
-	VPSRLD        $0x10, Z1, Z10
-	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
-	VMOVDQA64     Z10, Z10
-	VPSRLD        $0x08, Z3, Z12
-	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VMOVDQA64     Z5, Z12
-	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x08, Z7, Z12
-	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VMOVDQU64     Z10, (AX)
-	VPSRLD        $0x10, Z2, Z10
-	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z10, Z10
-	VMOVDQA64     Z10, Z10
-	VPSRLD        $0x08, Z4, Z12
-	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VMOVDQA64     Z6, Z12
-	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VPSLLD        $0x08, Z8, Z12
-	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z12, Z12
-	VPORD         Z12, Z10, Z10
-	VMOVDQU64     Z10, 64(AX)
-	VPSLLD        $0x02, Z9, Z9
-	VPADDD        Z9, Z9, Z10
-	VPADDD        Z10, Z9, Z9
-	VPXORD        Z10, Z10, Z10
-	VPSUBD        Z9, Z10, Z9
-	VMOVDQU64     Z9, 384(AX)
-	VMOVDQU64     Z11, 448(AX)
+	VMOVDQA64     Z9, Z14
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z14, Z14
+	VMOVDQA64     Z14, Z14
+	VPSLLD        $0x08, Z7, Z17
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VPSLLD        $0x10, Z13, Z17
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VPSLLD        $0x18, Z6, Z17
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VMOVDQU64     Z14, 256(AX)
+	VMOVDQA64     Z11, Z14
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z14, Z14
+	VMOVDQA64     Z14, Z14
+	VPSLLD        $0x08, Z12, Z17
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VPSLLD        $0x10, Z15, Z17
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VPSLLD        $0x18, Z8, Z17
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VMOVDQU64     Z14, 320(AX)
+	VPSRLD        $0x08, Z9, Z14
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z14, Z14
+	VMOVDQA64     Z14, Z14
+	VMOVDQA64     Z7, Z17
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VPSLLD        $0x08, Z13, Z17
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VPSLLD        $0x10, Z6, Z17
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VMOVDQU64     Z14, 128(AX)
+	VPSRLD        $0x08, Z11, Z14
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z14, Z14
+	VMOVDQA64     Z14, Z14
+	VMOVDQA64     Z12, Z17
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VPSLLD        $0x08, Z15, Z17
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VPSLLD        $0x10, Z8, Z17
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z17, Z17
+	VPORD         Z17, Z14, Z14
+	VMOVDQU64     Z14, 192(AX)
+	VPSRLD        $0x10, Z9, Z9
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z9, Z9
+	VMOVDQA64     Z9, Z9
+	VPSRLD        $0x08, Z7, Z7
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z7, Z7
+	VPORD         Z7, Z9, Z9
+	VMOVDQA64     Z13, Z7
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z7, Z7
+	VPORD         Z7, Z9, Z9
+	VPSLLD        $0x08, Z6, Z6
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z6, Z6
+	VPORD         Z6, Z9, Z9
+	VMOVDQU64     Z9, (AX)
+	VPSRLD        $0x10, Z11, Z6
+	VPANDD.BCST   quant_dword000000ff<>+0(SB), Z6, Z6
+	VMOVDQA64     Z6, Z6
+	VPSRLD        $0x08, Z12, Z7
+	VPANDD.BCST   quant_dword0000ff00<>+0(SB), Z7, Z7
+	VPORD         Z7, Z6, Z6
+	VMOVDQA64     Z15, Z7
+	VPANDD.BCST   quant_dword00ff0000<>+0(SB), Z7, Z7
+	VPORD         Z7, Z6, Z6
+	VPSLLD        $0x08, Z8, Z7
+	VPANDD.BCST   quant_dwordff000000<>+0(SB), Z7, Z7
+	VPORD         Z7, Z6, Z6
+	VMOVDQU64     Z6, 64(AX)
+	VPSLLD        $0x02, Z10, Z10
+	VPADDD        Z10, Z10, Z14
+	VPADDD        Z14, Z10, Z10
+	VPXORD        Z14, Z14, Z14
+	VPSUBD        Z10, Z14, Z10
+	VMOVDQU64     Z10, 384(AX)
+	VMOVDQU64     Z16, 448(AX)
 	ADDQ          $0x00000200, CX
 	ADDQ          $0x00000200, AX
 	DECQ          DX
@@ -3382,15 +3427,65 @@ done:
 	VZEROUPPER
 	RET
 
-DATA quant_eights<>+0(SB)/8, $0x0000000800000000
-DATA quant_eights<>+8(SB)/8, $0x0000001800000010
-DATA quant_eights<>+16(SB)/8, $0x0000002800000020
-DATA quant_eights<>+24(SB)/8, $0x0000003800000030
-DATA quant_eights<>+32(SB)/8, $0x0000004800000040
-DATA quant_eights<>+40(SB)/8, $0x0000005800000050
-DATA quant_eights<>+48(SB)/8, $0x0000006800000060
-DATA quant_eights<>+56(SB)/8, $0x0000007800000070
-GLOBL quant_eights<>(SB), RODATA|NOPTR, $64
+DATA quant_transpose00<>+0(SB)/8, $0x0000000800000000
+DATA quant_transpose00<>+8(SB)/8, $0x0000001800000010
+DATA quant_transpose00<>+16(SB)/8, $0x0000000900000001
+DATA quant_transpose00<>+24(SB)/8, $0x0000001900000011
+DATA quant_transpose00<>+32(SB)/8, $0x0000000a00000002
+DATA quant_transpose00<>+40(SB)/8, $0x0000001a00000012
+DATA quant_transpose00<>+48(SB)/8, $0x0000000b00000003
+DATA quant_transpose00<>+56(SB)/8, $0x0000001b00000013
+GLOBL quant_transpose00<>(SB), RODATA|NOPTR, $64
+
+DATA quant_transpose01<>+0(SB)/8, $0x0000000c00000004
+DATA quant_transpose01<>+8(SB)/8, $0x0000001c00000014
+DATA quant_transpose01<>+16(SB)/8, $0x0000000d00000005
+DATA quant_transpose01<>+24(SB)/8, $0x0000001d00000015
+DATA quant_transpose01<>+32(SB)/8, $0x0000000e00000006
+DATA quant_transpose01<>+40(SB)/8, $0x0000001e00000016
+DATA quant_transpose01<>+48(SB)/8, $0x0000000f00000007
+DATA quant_transpose01<>+56(SB)/8, $0x0000001f00000017
+GLOBL quant_transpose01<>(SB), RODATA|NOPTR, $64
+
+DATA quant_transpose10<>+0(SB)/8, $0x0000000100000000
+DATA quant_transpose10<>+8(SB)/8, $0x0000000300000002
+DATA quant_transpose10<>+16(SB)/8, $0x0000001100000010
+DATA quant_transpose10<>+24(SB)/8, $0x0000001300000012
+DATA quant_transpose10<>+32(SB)/8, $0x0000000500000004
+DATA quant_transpose10<>+40(SB)/8, $0x0000000700000006
+DATA quant_transpose10<>+48(SB)/8, $0x0000001500000014
+DATA quant_transpose10<>+56(SB)/8, $0x0000001700000016
+GLOBL quant_transpose10<>(SB), RODATA|NOPTR, $64
+
+DATA quant_transpose11<>+0(SB)/8, $0x0000000900000008
+DATA quant_transpose11<>+8(SB)/8, $0x0000000b0000000a
+DATA quant_transpose11<>+16(SB)/8, $0x0000001900000018
+DATA quant_transpose11<>+24(SB)/8, $0x0000001b0000001a
+DATA quant_transpose11<>+32(SB)/8, $0x0000000d0000000c
+DATA quant_transpose11<>+40(SB)/8, $0x0000000f0000000e
+DATA quant_transpose11<>+48(SB)/8, $0x0000001d0000001c
+DATA quant_transpose11<>+56(SB)/8, $0x0000001f0000001e
+GLOBL quant_transpose11<>(SB), RODATA|NOPTR, $64
+
+DATA quant_transpose20<>+0(SB)/8, $0x0000000100000000
+DATA quant_transpose20<>+8(SB)/8, $0x0000000300000002
+DATA quant_transpose20<>+16(SB)/8, $0x0000000500000004
+DATA quant_transpose20<>+24(SB)/8, $0x0000000700000006
+DATA quant_transpose20<>+32(SB)/8, $0x0000001100000010
+DATA quant_transpose20<>+40(SB)/8, $0x0000001300000012
+DATA quant_transpose20<>+48(SB)/8, $0x0000001500000014
+DATA quant_transpose20<>+56(SB)/8, $0x0000001700000016
+GLOBL quant_transpose20<>(SB), RODATA|NOPTR, $64
+
+DATA quant_transpose21<>+0(SB)/8, $0x0000000900000008
+DATA quant_transpose21<>+8(SB)/8, $0x0000000b0000000a
+DATA quant_transpose21<>+16(SB)/8, $0x0000000d0000000c
+DATA quant_transpose21<>+24(SB)/8, $0x0000000f0000000e
+DATA quant_transpose21<>+32(SB)/8, $0x0000001900000018
+DATA quant_transpose21<>+40(SB)/8, $0x0000001b0000001a
+DATA quant_transpose21<>+48(SB)/8, $0x0000001d0000001c
+DATA quant_transpose21<>+56(SB)/8, $0x0000001f0000001e
+GLOBL quant_transpose21<>(SB), RODATA|NOPTR, $64
 
 DATA quant_dword7fffffff<>+0(SB)/8, $0x7fffffff7fffffff
 DATA quant_dword7fffffff<>+8(SB)/8, $0x7fffffff7fffffff

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -23,16 +25,41 @@ func fixed512() {
 	Doc("fixedAVX512 writes 128 activations at a time as fixed-point numbers for matVecNVFP4AVX512, in as much memory.")
 	Pragma("noescape")
 	dst, x, n := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("halves"), GP64())
-	eights, all, notNumber := ZMM(), K(), K()
-	VMOVDQU64(bytes("eights", func(i int) byte { return []byte{byte(i / 4 * 8), 0, 0, 0}[i%4] }), eights)
+	notNumber := K()
+	// A register of x has the elements of two lanes. At each step two registers become two of twice the lanes and half the elements.
+	var index [3][2]reg.VecVirtual
+	for step := range index {
+		elements := 8 >> step
+		lanes := 16 / elements
+		for half := range index[step] {
+			from := func(k int) int {
+				element, lane := half*elements/2+k/(2*lanes), k%(2*lanes)
+				if step == 0 {
+					return lane/2*16 + lane%2*8 + element // x has an element after the other
+				}
+				return lane/lanes*16 + element*lanes + lane%lanes
+			}
+			index[step][half] = ZMM()
+			VMOVDQU64(bytes(fmt.Sprintf("transpose%d%d", step, half), func(i int) byte { return []byte{byte(from(i / 4)), 0, 0, 0}[i%4] }), index[step][half])
+		}
+	}
 	TESTQ(n, n)
 	JZ(LabelRef("done"))
 	Label("half")
-	var v [8]reg.VecVirtual
-	for e := range v {
-		v[e] = ZMM()
-		KXNORW(all, all, all)
-		VGATHERDPS(Mem{Base: x, Disp: 4 * e, Index: eights, Scale: 4}, all, v[e])
+	var v [8]reg.VecVirtual // element e of all lanes
+	for i := range v {
+		v[i] = ZMM()
+		VMOVUPS(Mem{Base: x, Disp: 64 * i}, v[i])
+	}
+	for step, blocks := 0, 1; step < 3; step, blocks = step+1, 2*blocks {
+		var next [8]reg.VecVirtual // by the lanes' block, then by the elements'
+		for l := 0; l < 8/blocks; l += 2 {
+			for e := range blocks {
+				halves := transpose(v[l*blocks+e], v[(l+1)*blocks+e], index[step])
+				next[l*blocks+2*e], next[l*blocks+2*e+1] = halves[0], halves[1]
+			}
+		}
+		v = next
 	}
 	// the exponent of the largest, from 48 on so that 2^-k is a normal number
 	exponent, t := ZMM(), ZMM()
