@@ -44,15 +44,20 @@ func matVecBF16AVX2(dst *float32, x *float32, w *byte, rows int, vectors int)
 //go:noescape
 func matVecBF16AVX512(dst *float32, x *float32, w *byte, rows int, vectors int)
 
-// matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, which has in vector i of a block the elements of laneElement256.
+// matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, in the order of reorderNVFP4AVX2.
 //
 //go:noescape
 func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
 
-// matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x in the order of laneElement512.
+// fixedAVX512 writes 128 activations at a time as fixed-point numbers for matVecNVFP4AVX512, in as much memory.
 //
 //go:noescape
-func matVecNVFP4AVX512(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
+func fixedAVX512(dst *float32, x *float32, halves int)
+
+// matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by what fixedAVX512 made of x.
+//
+//go:noescape
+func matVecNVFP4AVX512(dst *float32, fixed *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
 
 // dequantizeAVX2 writes the float32 values of whole groups; steps has the step of each of 256 scale bytes.
 //
@@ -120,15 +125,10 @@ func errorSumsAVX2(sums *float64, bf16 *byte, packed *byte, scales *byte, steps 
 //go:noescape
 func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, blocks int) int
 
-// reorderNVFP4AVX2 writes blocks of 64 elements of x in the order of laneElement256.
+// reorderNVFP4AVX2 writes blocks of 64 elements of x as matVecNVFP4AVX2 wants them.
 //
 //go:noescape
 func reorderNVFP4AVX2(dst *float32, x *float32, blocks int)
-
-// reorderNVFP4AVX512 writes blocks of 128 elements of x in the order of laneElement512.
-//
-//go:noescape
-func reorderNVFP4AVX512(dst *float32, x *float32, blocks int)
 
 // widenNVFP4AVX2 writes a row of a panel; values has those of the scale bytes.
 //

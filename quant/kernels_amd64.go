@@ -14,7 +14,7 @@ func paths() []string {
 	if cpu.X86.HasAVX2 && cpu.X86.HasFMA {
 		p = append([]string{"avx2"}, p...)
 	}
-	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VBMI {
+	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VBMI && cpu.X86.HasAVX512VNNI {
 		p = append([]string{"avx512"}, p...)
 	}
 	return p
@@ -84,7 +84,7 @@ func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, ro
 	defer scratch.Put(p)
 	order := &(*p)[0]
 	if wide {
-		reorderNVFP4AVX512(order, &x[0], cols/128)
+		fixedAVX512(order, &x[0], cols/128)
 		matVecNVFP4AVX512(&dst[0], order, &packed[0], &scales[0], step, rows, cols/256)
 	} else {
 		reorderNVFP4AVX2(order, &x[0], cols/64)

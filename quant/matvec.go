@@ -15,7 +15,8 @@ func MatVecBF16(dst, x []float32, w []byte, rows, cols int) {
 
 // MatVecNVFP4 computes dst[r] = sum over c of w[r][c] * x[c] in float32, w being rows x cols of codes with a scale byte a group.
 // step is the value of code 1.0 at group scale 1: 1/G, or ws2. Each group's sum is multiplied by its scale, the row's by step; the orders
-// are MatVecBF16's. Scale bytes that no quantizer writes (0x7f and the negative ones) give undefined sums.
+// are MatVecBF16's. With AVX-512, x is rounded to 2^-22 of the largest of each eight elements before that, which is less than the sums lose.
+// Scale bytes that no quantizer writes (0x7f and the negative ones) give undefined sums.
 func MatVecNVFP4(dst, x []float32, packed, scales []byte, step float32, rows, cols int) {
 	dst, x, packed, scales = dst[:rows], x[:cols], packed[:rows*cols/2], scales[:rows*cols/groupSize]
 	if rows == 0 || cols == 0 || !matVecNVFP4Blocks(dst, x, packed, scales, step, rows, cols) {

@@ -61,6 +61,49 @@ func TestMatVecPlaces(t *testing.T) {
 	})
 }
 
+// TestMatVecRange has activations of every magnitude whose products are float32, some of them alone among small ones.
+func TestMatVecRange(t *testing.T) {
+	const rows, cols = 3, 512
+	p := profile(t, "ct-fp32-rcp6")
+	bf16 := generate("gauss", 3, rows*cols, 0)
+	global, packed, scales := quantizeReference(p, bf16)
+	values := make([]float32, rows*cols)
+	Dequantize(values, packed, scales, global, false)
+	eachPath(t, func(t *testing.T) {
+		for exponent := -120; exponent <= 100; exponent += 8 {
+			x, got := make([]float32, cols), make([]float32, rows)
+			for i := range x {
+				x[i] = float32(math.Ldexp(float64(int64(splitmix(5, uint64(i)))), exponent-63))
+				if i%37 == 0 {
+					x[i] *= 300
+				}
+			}
+			MatVecNVFP4(got, x, packed, scales, 1/global, rows, cols)
+			for r := range got {
+				var sum, size float64
+				for c, w := range values[r*cols:][:cols] {
+					sum += float64(w) * float64(x[c])
+					size += math.Abs(float64(w)) * math.Abs(float64(x[c]))
+				}
+				// below 2^-78 the absolute rounding of fixed-point numbers stays at 2^-101
+				require.InDelta(t, sum, got[r], size*0x1p-20+cols*0x1p-101, "2^%d", exponent)
+			}
+		}
+		for _, bad := range []float32{float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN())} {
+			for _, at := range []int{0, 7, 130, cols - 1} {
+				x, got := make([]float32, cols), make([]float32, rows)
+				x[at] = bad
+				MatVecNVFP4(got, x, packed, scales, 1/global, rows, cols)
+				for r, v := range got {
+					if values[r*cols+at] != 0 {
+						require.False(t, math.Abs(float64(v)) <= math.MaxFloat32, "%v at %d: %v", bad, at, v)
+					}
+				}
+			}
+		}
+	})
+}
+
 func requireProducts(t *testing.T, w, x, got []float32) {
 	t.Helper()
 	for r := range got {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -27,7 +26,7 @@ func matvecBF16(v vector) {
 	xp, n := GP64(), GP64()
 	step := func(i int) {
 		if i*v.bytes%64 == 0 {
-			PREFETCHT0(Mem{Base: w, Disp: ahead + i*v.bytes})
+			prefetch(w, i*v.bytes)
 		}
 		lo, hi := v.reg(), v.reg()
 		v.move(Mem{Base: w, Disp: i * v.bytes}, hi)
@@ -118,195 +117,10 @@ func valueTable() Mem {
 	return bytes("e2m1", func(i int) byte { return byte(values[i/4] >> (8 * (i % 4))) })
 }
 
-// matvecNVFP4AVX512 has eight groups side by side, a dword of eight codes a lane. A code is used as an index as it stands, since a
-// permutation looks at four bits only; the next byte's codes come by another load, one byte on, because the load ports idle where every
-// shift would take a turn of a busy port. A group's scale is applied once for its products; scale bytes become the two upper bytes of float32
-// by table, 64 at a time.
-//
-// Two rows go together, so that four chains of sums hide the latency of the multiply-adds and x is loaded half as often; a last row without
-// a partner is its own.
-func matvecNVFP4AVX512() {
-	TEXT("matVecNVFP4AVX512", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
-	Doc("matVecNVFP4AVX512 multiplies rows of blocks of 256 codes by x in the order of laneElement512.")
-	Pragma("noescape")
-	dst, x := Load(Param("dst"), GP64()), Load(Param("x"), GP64())
-	var packed, scales [2]reg.GPVirtual
-	packed[0], scales[0] = Load(Param("packed"), GP64()).(reg.GPVirtual), Load(Param("scales"), GP64()).(reg.GPVirtual)
-	packed[1], scales[1] = GP64(), GP64()
-	step := loadFloat("step")
-	rows, blocks := Load(Param("rows"), GP64()), Load(Param("blocks"), GP64())
-	last := AllocLocal(2 * 192)
-	table := ZMM()
-	VMOVDQU64(valueTable(), table)
-	var scaleTable [2]reg.VecVirtual // the lower and the upper byte, for scale bytes below 64
-	scaleBytes := func(upper, part int) Mem {
-		return bytes(fmt.Sprintf("scaleBytes%d%d", upper, part), func(k int) byte { return byte(e4m3(byte(64*part+k)) >> (16 + 8*upper)) })
-	}
-	for i := range scaleTable {
-		scaleTable[i] = ZMM()
-		VMOVDQU64(scaleBytes(i, 0), scaleTable[i])
-	}
-	upperHalves, part, bits := K(), K(), GP64()
-	MOVQ(U64(0xcccccccccccccccc), bits)
-	KMOVQ(bits, upperHalves)
-	var scaleOrder [4]reg.VecVirtual
-	for i := range scaleOrder {
-		scaleOrder[i] = ZMM()
-		VMOVDQU64(bytes(fmt.Sprintf("scaleOrder%d", i), func(k int) byte { return byte(2*(8*i+k/8) + k%2) }), scaleOrder[i])
-	}
-
-	xp, n := GP64(), GP64()
-	TESTQ(rows, rows)
-	JZ(LabelRef("done"))
-	Label("row")
-	// the second row, if there is one
-	MOVQ(packed[0], packed[1])
-	MOVQ(scales[0], scales[1])
-	CMPQ(rows, Imm(1))
-	JE(LabelRef("alone"))
-	MOVQ(blocks, bits)
-	SHLQ(Imm(4), bits)
-	ADDQ(bits, scales[1])
-	SHLQ(Imm(3), bits)
-	ADDQ(bits, packed[1])
-	Label("alone")
-	acc := [2]reg.VecVirtual{ZMM(), ZMM()}
-	for _, a := range acc {
-		VPXORQ(a, a, a)
-	}
-	MOVQ(x, xp)
-	MOVQ(blocks, n)
-	Label("blocks")
-	MOVQ(I32(-1), bits)
-	CMPQ(n, Imm(4))
-	JGE(LabelRef("whole"))
-	count := GP64()
-	MOVQ(n, count) // 16 scales a block
-	SHLQ(Imm(4), count)
-	BZHIQ(count, bits, bits)
-	Label("whole")
-	KMOVQ(bits, part)
-	var scaleWords [2][2]reg.VecVirtual
-	for r := range scaleWords {
-		b := [2]reg.VecVirtual{ZMM(), ZMM()}
-		VMOVDQU8_Z(Mem{Base: scales[r]}, part, b[0])
-		VMOVDQA64(b[0], b[1])
-		for i := range b {
-			VPERMI2B(scaleBytes(i, 1), scaleTable[i], b[i])
-		}
-		scaleWords[r] = [2]reg.VecVirtual{ZMM(), ZMM()}
-		VPUNPCKLBW(b[1], b[0], scaleWords[r][0])
-		VPUNPCKHBW(b[1], b[0], scaleWords[r][1])
-		PREFETCHT0(Mem{Base: scales[r], Disp: ahead / 4})
-		ADDQ(Imm(64), scales[r])
-	}
-	for block := range 4 {
-		inside := fmt.Sprint("inside", block)
-		CMPQ(n, Imm(1))
-		JNE(LabelRef(inside))
-		CMPQ(rows, Imm(2))
-		JG(LabelRef(inside))
-		for i := range 4 { // the very last block: loads one to three bytes on would leave the weights
-			t := ZMM()
-			VMOVDQU64(Mem{Base: packed[i/2], Disp: 64 * (i % 2)}, t)
-			VMOVDQU64(t, last.Offset(192*(i/2)+64*(i%2)))
-		}
-		LEAQ(last, packed[0])
-		LEAQ(last.Offset(192), packed[1])
-		Label(inside)
-		var sums [2][2]reg.VecVirtual // by row and half
-		for r := range sums {
-			sums[r] = [2]reg.VecVirtual{ZMM(), ZMM()}
-		}
-		for k := range 4 {
-			var codes [2][2]reg.VecVirtual
-			for r := range codes {
-				for h := range codes[r] {
-					if k == 0 {
-						PREFETCHT1(Mem{Base: packed[r], Disp: 2*ahead + 64*h})
-						PREFETCHT0(Mem{Base: packed[r], Disp: ahead/4 + 64*h})
-					}
-					codes[r][h] = ZMM()
-					VMOVDQU64(Mem{Base: packed[r], Disp: 64*h + k}, codes[r][h])
-				}
-			}
-			for nibble := range 2 {
-				for h := range 2 {
-					xs := ZMM()
-					VMOVUPS(Mem{Base: xp, Disp: (8*h + 2*k + nibble) * 64}, xs)
-					for r := range codes {
-						w := ZMM()
-						VPERMPS(table, codes[r][h], w)
-						if nibble == 0 {
-							VPSRLD(Imm(4), codes[r][h], codes[r][h])
-						}
-						if k+nibble == 0 {
-							VMULPS(xs, w, sums[r][h])
-						} else {
-							VFMADD231PS(xs, w, sums[r][h])
-						}
-					}
-				}
-			}
-		}
-		for h := range 2 {
-			for r := range sums {
-				s := ZMM()
-				VPERMB_Z(scaleWords[r][h], scaleOrder[block], upperHalves, s)
-				VFMADD231PS(s, sums[r][h], acc[r])
-			}
-		}
-		for _, p := range packed {
-			ADDQ(U32(128), p)
-		}
-		ADDQ(U32(1024), xp)
-		DECQ(n)
-		if block < 3 {
-			JZ(LabelRef("sum"))
-		} else {
-			JNZ(LabelRef("blocks"))
-		}
-	}
-	JMP(LabelRef("wholeSum"))
-	Label("sum")
-	// less than 64 scales were used: 16 a block
-	MOVQ(blocks, n)
-	ANDQ(Imm(3), n)
-	SHLQ(Imm(4), n)
-	LEAQ(Mem{Base: scales[1], Index: n, Scale: 1, Disp: -64}, scales[1])
-	Label("wholeSum")
-	MOVQ(packed[1], packed[0])
-	MOVQ(scales[1], scales[0])
-	var sums [2]reg.VecVirtual
-	for r, a := range acc {
-		sums[r] = avx512.sum(a)
-		VMULSS(step, sums[r], sums[r])
-	}
-	VMOVSS(sums[0], Mem{Base: dst})
-	SUBQ(Imm(2), rows)
-	JL(LabelRef("done"))
-	VMOVSS(sums[1], Mem{Base: dst, Disp: 4})
-	ADDQ(Imm(8), dst)
-	TESTQ(rows, rows)
-	JNZ(LabelRef("row"))
-	Label("done")
-	VZEROUPPER()
-	RET()
-}
-
-// e4m3 returns the float32 bits of a scale byte; NaN is taken for a number.
-func e4m3(b byte) uint32 {
-	exponent, mantissa := int(b>>3&15), float64(b&7)/8
-	if exponent == 0 {
-		return math.Float32bits(float32(math.Ldexp(mantissa, -6)))
-	}
-	return math.Float32bits(float32(math.Ldexp(1+mantissa, exponent-7)))
-}
-
 // matvecNVFP4AVX2 decodes 64 codes of four groups to BF16 by byte shuffles, then goes on like matvecBF16.
 func matvecNVFP4AVX2() {
 	TEXT("matVecNVFP4AVX2", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
-	Doc("matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, which has in vector i of a block the elements of laneElement256.")
+	Doc("matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, in the order of reorderNVFP4AVX2.")
 	Pragma("noescape")
 	dst, x := Load(Param("dst"), GP64()), Load(Param("x"), GP64())
 	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
@@ -329,7 +143,7 @@ func matvecNVFP4AVX2() {
 	MOVQ(x, xp)
 	MOVQ(blocks, n)
 	Label("block")
-	PREFETCHT0(Mem{Base: packed, Disp: ahead})
+	prefetch(packed, 0)
 	even, odd := YMM(), YMM()
 	VMOVDQU(Mem{Base: packed}, even)
 	VPSRLW(Imm(4), even, odd)
@@ -430,62 +244,10 @@ func reorderBF16(v vector) {
 	RET()
 }
 
-// reorderNVFP4AVX512 transposes 16 lanes of 8 elements, in three steps.
-func reorderNVFP4AVX512() {
-	TEXT("reorderNVFP4AVX512", NOSPLIT, "func(dst, x *float32, blocks int)")
-	Doc("reorderNVFP4AVX512 writes blocks of 128 elements of x in the order of laneElement512.")
-	Pragma("noescape")
-	dst, x, n := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
-	// at each step a register has so many elements, of so many lanes; two registers of other lanes become two of half the elements
-	var index [3][2]reg.VecVirtual
-	for step := range index {
-		elements := 8 >> step
-		lanes := 16 / elements
-		for half := range 2 {
-			f := func(k int) byte {
-				element, lane := half*elements/2+k/(2*lanes), k%(2*lanes)
-				if step == 0 {
-					return byte(lane/2*16 + lane%2*8 + element) // x has an element after the other
-				}
-				return byte(lane/lanes*16 + element*lanes + lane%lanes)
-			}
-			index[step][half] = ZMM()
-			VMOVDQU64(bytes(fmt.Sprintf("transpose%d%d", step, half), func(i int) byte { return f(i/4) * map[bool]byte{true: 1}[i%4 == 0] }), index[step][half])
-		}
-	}
-	Label("loop")
-	var r [8]reg.VecVirtual
-	for i := range r {
-		r[i] = ZMM()
-		VMOVUPS(Mem{Base: x, Disp: 64 * i}, r[i])
-	}
-	// r[lanes' block * elements' blocks + elements' block]
-	blocks := 1
-	for step := range index {
-		var next [8]reg.VecVirtual
-		for l := 0; l < 8/blocks; l += 2 {
-			for e := range blocks {
-				halves := transpose(r[l*blocks+e], r[(l+1)*blocks+e], index[step])
-				next[l*blocks+2*e], next[l*blocks+2*e+1] = halves[0], halves[1]
-			}
-		}
-		r, blocks = next, 2*blocks
-	}
-	for i := range r {
-		VMOVUPS(r[i], Mem{Base: dst, Disp: 64 * i})
-	}
-	ADDQ(U32(512), x)
-	ADDQ(U32(512), dst)
-	DECQ(n)
-	JNZ(LabelRef("loop"))
-	VZEROUPPER()
-	RET()
-}
-
 // reorderNVFP4AVX2 transposes groups as four by four elements, two groups side by side.
 func reorderNVFP4AVX2() {
 	TEXT("reorderNVFP4AVX2", NOSPLIT, "func(dst, x *float32, blocks int)")
-	Doc("reorderNVFP4AVX2 writes blocks of 64 elements of x in the order of laneElement256.")
+	Doc("reorderNVFP4AVX2 writes blocks of 64 elements of x as matVecNVFP4AVX2 wants them.")
 	Pragma("noescape")
 	dst, x, n := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
 	Label("loop")
