@@ -7,12 +7,15 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 )
 
 // Kernel is one kernel at work, for lagquant bench and the Go benchmarks.
 type Kernel struct {
-	Name  string
-	Bytes int // counted a call: of BF16 for the kernels that read or write it, of packed codes for the others
+	Name string
+	// Bytes are counted a call: of BF16 for the kernels that read or write it, of packed codes for the others, of float32 for attention.
+	// Products count them once for each token, so that their rates compare with a matrix-vector product's; attention counts them for each head.
+	Bytes int
 	Run   func(tile int)
 }
 
@@ -49,6 +52,18 @@ func Kernels(size int) []Kernel {
 	for i := range x {
 		x[i] = float32(i%7) - 3
 	}
+	const tokens, heads, dim = 64, 6, 128
+	few, many := Matrix{Rows: tokens / 4, Cols: benchCols, Stride: benchCols}, Matrix{Rows: tokens, Cols: benchCols, Stride: benchCols}
+	many.Data = make([]float32, tokens*benchCols)
+	for i := range many.Data {
+		many.Data[i] = x[i%benchCols]
+	}
+	few.Data = many.Data
+	product := func(x Matrix, rows int) Matrix { return Matrix{floats, x.Rows, rows, rows} }
+	keys := tile / 4 / dim
+	matrixOf := func(i int) Matrix { return Matrix{float32s(source[i%tiles*tile:][:tile]), keys, dim, dim} }
+	queries, scores := Matrix{many.Data, heads, dim, dim}, Matrix{make([]float32, heads*keys), heads, keys, keys}
+	sums := Matrix{make([]float32, heads*dim), heads, dim, dim}
 	in := func(i int) []byte { return source[i%tiles*tile:][:tile] }
 	scalesOf := func(i int) []byte { return manyScales[i%tiles*tile/8:][:tile/8] }
 	return []Kernel{
@@ -62,7 +77,22 @@ func Kernels(size int) []Kernel {
 		{"dequantize to float32", tile / 4, func(i int) { Dequantize(floats, in(i)[:tile/4], scalesOf(i)[:tile/32], q.global, false) }},
 		{"matvec bf16", tile, func(i int) { MatVecBF16(y, x, in(i), tile/2/benchCols, benchCols) }},
 		{"matvec nvfp4", tile, func(i int) { MatVecNVFP4(y, x, in(i), scalesOf(i), 1/q.global, 2*tile/benchCols, benchCols) }},
+		{"matmul bf16, 16 tokens", few.Rows * tile, func(i int) { MatMulBF16(product(few, tile/2/benchCols), few, nil, in(i)) }},
+		{"matmul bf16, 64 tokens", many.Rows * tile, func(i int) { MatMulBF16(product(many, tile/2/benchCols), many, nil, in(i)) }},
+		{"matmul nvfp4, 16 tokens", few.Rows * tile / 4, func(i int) {
+			MatMulNVFP4(product(few, tile/2/benchCols), few, nil, in(i)[:tile/4], scalesOf(i)[:tile/32], 1/q.global)
+		}},
+		{"matmul nvfp4, 64 tokens", many.Rows * tile / 4, func(i int) {
+			MatMulNVFP4(product(many, tile/2/benchCols), many, nil, in(i)[:tile/4], scalesOf(i)[:tile/32], 1/q.global)
+		}},
+		{"attention dots, 6 heads", heads * tile, func(i int) { DotRows(scores, queries, matrixOf(i)) }},
+		{"attention sums, 6 heads", heads * tile, func(i int) { AddRows(sums, scores, matrixOf(i)) }},
 	}
+}
+
+// float32s is the same memory as float32.
+func float32s(b []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
 
 // Rate is how fast a kernel ran.
