@@ -43,10 +43,20 @@ func MeasureErrors(p Profile, global float32, bf16, packed, scales []byte) Error
 		}
 		bf16, packed, scales = bf16[n*groupSize*2:], packed[n*groupSize/2:], scales[n:]
 		n = min(errorBlock, len(scales))
-		referenceErrorSums(&s, &steps, bf16, packed, scales[:n])
+		if fitsFloat32(&steps, bf16[:n*groupSize*2]) {
+			sumErrorsGo(&s, &steps, bf16, packed, scales[:n])
+		} else {
+			sumErrors[float64](&s, &steps, bf16, packed, scales[:n], bf16Least)
+		}
 		bf16, packed, scales = bf16[n*groupSize*2:], packed[n*groupSize/2:], scales[n:]
 	}
 	return s.errors()
+}
+
+// fitsFloat32 reports whether a block may be added up in float32.
+func fitsFloat32(steps *[256]float32, bf16 []byte) bool {
+	top := BF16ToFloat32(absMaxGo(bf16))
+	return abs32(steps[0x7e]) <= errorMost && top <= errorMost && (top == 0 || top >= errorLeast)
 }
 
 const (
@@ -74,8 +84,7 @@ func (l *errorLanes) errors() Errors {
 func referenceErrorSums(sums *errorLanes, steps *[256]float32, bf16, packed, scales []byte) {
 	for len(scales) > 0 {
 		n := min(errorBlock, len(scales))
-		top := BF16ToFloat32(maxMagnitude(bf16[:n*groupSize*2]))
-		if abs32(steps[0x7e]) <= errorMost && top <= errorMost && (top == 0 || top >= errorLeast) {
+		if fitsFloat32(steps, bf16[:n*groupSize*2]) {
 			sumErrors[float32](sums, steps, bf16, packed, scales[:n], float32Min)
 		} else {
 			sumErrors[float64](sums, steps, bf16, packed, scales[:n], bf16Least)
@@ -118,6 +127,45 @@ func idealValue[F float32 | float64](y F) F {
 		}
 	}
 	return 0
+}
+
+// idealCells has idealValue for the cells that the three lower bits of y's exponent and the two upper bits of its mantissa make, from 1/8 on:
+// the middles lie between cells.
+var idealCells = func() (cells [32]float32) {
+	for b := math.Float32bits(0.125); b < math.Float32bits(8); b += 1 << 21 {
+		cells[b>>21&31] = idealValue(math.Float32frombits(b))
+	}
+	return cells
+}()
+
+// sumErrorsGo is sumErrors[float32] without branches.
+func sumErrorsGo(sums *errorLanes, steps *[256]float32, bf16, packed, scales []byte) {
+	var lanes [3][groupSize]float32
+	pairs := pairValues()
+	for g, s := range scales {
+		group, codes := (*[2 * groupSize]byte)(bf16[g*2*groupSize:]), (*[groupSize / 2]byte)(packed[g*groupSize/2:])
+		amax, step := BF16ToFloat32(absMaxGo(group[:])), steps[s]
+		inverse := 1 / math.Float32frombits(max(math.Float32bits(amax), math.Float32bits(float32Min)))
+		for j, b := range codes {
+			pair := &pairs[b]
+			for k, code := range pair {
+				i := 2*j + k
+				bits := uint32(group[2*i])<<16 | uint32(group[2*i+1])<<24
+				x, six := math.Float32frombits(bits), 6*math.Float32frombits(bits&^(1<<31))
+				e := x - float32(code*step)
+				y := max(math.Float32bits(six*inverse), math.Float32bits(0.125))
+				floor := six - float32(idealCells[y>>21&31]*amax)
+				lanes[0][i] += float32(x * x)
+				lanes[1][i] += float32(e * e)
+				lanes[2][i] += float32(floor * floor)
+			}
+		}
+	}
+	for k := range lanes {
+		for i, v := range lanes[k] {
+			sums[k][i] += float64(v)
+		}
+	}
 }
 
 func abs32(f float32) float32 { return max(f, -f) }
