@@ -140,6 +140,21 @@ func widenNVFP4AVX2(dst *float32, packed *byte, scales *byte, values *float32, g
 //go:noescape
 func widenNVFP4AVX512(dst *float32, packed *byte, scales *byte, values *float32, groups int)
 
+// stepsAVX2 multiplies or divides 256 values by the global scale.
+//
+//go:noescape
+func stepsAVX2(steps *float32, values *float32, global float32, multiply int)
+
+// lookupBF16AVX2 is lookupBF16AVX512, except that it takes the table apart: the lower bytes of a scale byte's values before the upper ones.
+//
+//go:noescape
+func lookupBF16AVX2(dst *byte, packed *byte, scales *byte, table *byte, groups int)
+
+// lookupBF16AVX512 writes the BF16 values of whole groups; the table has 16 values for each of 256 scale bytes.
+//
+//go:noescape
+func lookupBF16AVX512(dst *byte, packed *byte, scales *byte, table *byte, groups int)
+
 // dotTileAVX2 computes a dotTile of 1 to 3 rows of x.
 //
 //go:noescape

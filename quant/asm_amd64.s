@@ -5211,6 +5211,241 @@ DATA quant_qwordShifts<>+48(SB)/8, $0x0000000000000018
 DATA quant_qwordShifts<>+56(SB)/8, $0x000000000000001c
 GLOBL quant_qwordShifts<>(SB), RODATA|NOPTR, $64
 
+// func stepsAVX2(steps *float32, values *float32, global float32, multiply int)
+// Requires: AVX, AVX2
+TEXT ·stepsAVX2(SB), NOSPLIT, $0-32
+	MOVQ         steps+0(FP), AX
+	MOVQ         values+8(FP), CX
+	MOVQ         multiply+24(FP), DX
+	VMOVSS       global+16(FP), X0
+	VBROADCASTSS X0, Y0
+	XORQ         BX, BX
+	TESTQ        DX, DX
+	JZ           divide
+
+multiply:
+	VMOVUPS (CX)(BX*1), Y1
+	VMULPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)(BX*1)
+	ADDQ    $0x20, BX
+	CMPQ    BX, $0x00000400
+	JB      multiply
+	JMP     done
+
+divide:
+	VMOVUPS (CX)(BX*1), Y1
+	VDIVPS  Y0, Y1, Y1
+	VMOVUPS Y1, (AX)(BX*1)
+	ADDQ    $0x20, BX
+	CMPQ    BX, $0x00000400
+	JB      divide
+
+done:
+	VZEROUPPER
+	RET
+
+// func lookupBF16AVX2(dst *byte, packed *byte, scales *byte, table *byte, groups int)
+// Requires: AVX, AVX2
+TEXT ·lookupBF16AVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), AX
+	MOVQ packed+8(FP), CX
+	MOVQ scales+16(FP), DX
+	MOVQ table+24(FP), BX
+	MOVQ BX, SI
+	MOVQ $+256, DI
+
+split:
+	VMOVDQU (SI), Y0
+	VPSHUFB quant_evenOdd<>+0(SB), Y0, Y0
+	VPERMQ  $0xd8, Y0, Y0
+	VMOVDQU Y0, (SI)
+	ADDQ    $0x20, SI
+	DECQ    DI
+	JNZ     split
+	VMOVDQU quant_dword0f0f0f0f<>+0(SB), X0
+	MOVQ    groups+32(FP), SI
+	SUBQ    $0x04, SI
+	JL      rest
+
+four:
+	MOVBQZX    (DX), DI
+	SHLQ       $0x05, DI
+	VMOVQ      (CX), X1
+	VPSRLW     $0x04, X1, X2
+	VPUNPCKLBW X2, X1, X1
+	VPAND      X0, X1, X1
+	VMOVDQU    (BX)(DI*1), X2
+	VMOVDQU    16(BX)(DI*1), X3
+	VPSHUFB    X1, X2, X2
+	VPSHUFB    X1, X3, X3
+	VPUNPCKLBW X3, X2, X1
+	VMOVDQU    X1, (AX)
+	VPUNPCKHBW X3, X2, X1
+	VMOVDQU    X1, 16(AX)
+	MOVBQZX    1(DX), DI
+	SHLQ       $0x05, DI
+	VMOVQ      8(CX), X1
+	VPSRLW     $0x04, X1, X2
+	VPUNPCKLBW X2, X1, X1
+	VPAND      X0, X1, X1
+	VMOVDQU    (BX)(DI*1), X2
+	VMOVDQU    16(BX)(DI*1), X3
+	VPSHUFB    X1, X2, X2
+	VPSHUFB    X1, X3, X3
+	VPUNPCKLBW X3, X2, X1
+	VMOVDQU    X1, 32(AX)
+	VPUNPCKHBW X3, X2, X1
+	VMOVDQU    X1, 48(AX)
+	MOVBQZX    2(DX), DI
+	SHLQ       $0x05, DI
+	VMOVQ      16(CX), X1
+	VPSRLW     $0x04, X1, X2
+	VPUNPCKLBW X2, X1, X1
+	VPAND      X0, X1, X1
+	VMOVDQU    (BX)(DI*1), X2
+	VMOVDQU    16(BX)(DI*1), X3
+	VPSHUFB    X1, X2, X2
+	VPSHUFB    X1, X3, X3
+	VPUNPCKLBW X3, X2, X1
+	VMOVDQU    X1, 64(AX)
+	VPUNPCKHBW X3, X2, X1
+	VMOVDQU    X1, 80(AX)
+	MOVBQZX    3(DX), DI
+	SHLQ       $0x05, DI
+	VMOVQ      24(CX), X1
+	VPSRLW     $0x04, X1, X2
+	VPUNPCKLBW X2, X1, X1
+	VPAND      X0, X1, X1
+	VMOVDQU    (BX)(DI*1), X2
+	VMOVDQU    16(BX)(DI*1), X3
+	VPSHUFB    X1, X2, X2
+	VPSHUFB    X1, X3, X3
+	VPUNPCKLBW X3, X2, X1
+	VMOVDQU    X1, 96(AX)
+	VPUNPCKHBW X3, X2, X1
+	VMOVDQU    X1, 112(AX)
+	ADDQ       $0x00000080, AX
+	ADDQ       $0x00000020, CX
+	ADDQ       $0x00000004, DX
+	SUBQ       $0x04, SI
+	JGE        four
+
+rest:
+	ADDQ $0x04, SI
+	JZ   done
+
+one:
+	MOVBQZX    (DX), DI
+	SHLQ       $0x05, DI
+	VMOVQ      (CX), X1
+	VPSRLW     $0x04, X1, X2
+	VPUNPCKLBW X2, X1, X1
+	VPAND      X0, X1, X1
+	VMOVDQU    (BX)(DI*1), X2
+	VMOVDQU    16(BX)(DI*1), X3
+	VPSHUFB    X1, X2, X2
+	VPSHUFB    X1, X3, X3
+	VPUNPCKLBW X3, X2, X1
+	VMOVDQU    X1, (AX)
+	VPUNPCKHBW X3, X2, X1
+	VMOVDQU    X1, 16(AX)
+	ADDQ       $0x00000020, AX
+	ADDQ       $0x00000008, CX
+	ADDQ       $0x00000001, DX
+	DECQ       SI
+	JNZ        one
+
+done:
+	VZEROUPPER
+	RET
+
+DATA quant_evenOdd<>+0(SB)/8, $0x0e0c0a0806040200
+DATA quant_evenOdd<>+8(SB)/8, $0x0f0d0b0907050301
+DATA quant_evenOdd<>+16(SB)/8, $0x0e0c0a0806040200
+DATA quant_evenOdd<>+24(SB)/8, $0x0f0d0b0907050301
+DATA quant_evenOdd<>+32(SB)/8, $0x0e0c0a0806040200
+DATA quant_evenOdd<>+40(SB)/8, $0x0f0d0b0907050301
+DATA quant_evenOdd<>+48(SB)/8, $0x0e0c0a0806040200
+DATA quant_evenOdd<>+56(SB)/8, $0x0f0d0b0907050301
+GLOBL quant_evenOdd<>(SB), RODATA|NOPTR, $64
+
+// func lookupBF16AVX512(dst *byte, packed *byte, scales *byte, table *byte, groups int)
+// Requires: AVX, AVX2, AVX512BW, AVX512VBMI, AVX512VL, MMX+
+TEXT ·lookupBF16AVX512(SB), NOSPLIT, $0-40
+	MOVQ    dst+0(FP), AX
+	MOVQ    packed+8(FP), CX
+	MOVQ    scales+16(FP), DX
+	MOVQ    table+24(FP), BX
+	VMOVDQU quant_codeBits<>+0(SB), Y0
+	MOVQ    groups+32(FP), SI
+	SUBQ    $0x04, SI
+	JL      rest
+
+four:
+	PREFETCHT0     1024(CX)
+	MOVBQZX        (DX), DI
+	SHLQ           $0x05, DI
+	VPBROADCASTQ   (CX), Y1
+	VPMULTISHIFTQB Y1, Y0, Y1
+	VPERMW         (BX)(DI*1), Y1, Y1
+	VMOVDQU        Y1, (AX)
+	MOVBQZX        1(DX), DI
+	SHLQ           $0x05, DI
+	VPBROADCASTQ   8(CX), Y1
+	VPMULTISHIFTQB Y1, Y0, Y1
+	VPERMW         (BX)(DI*1), Y1, Y1
+	VMOVDQU        Y1, 32(AX)
+	PREFETCHT0     1040(CX)
+	MOVBQZX        2(DX), DI
+	SHLQ           $0x05, DI
+	VPBROADCASTQ   16(CX), Y1
+	VPMULTISHIFTQB Y1, Y0, Y1
+	VPERMW         (BX)(DI*1), Y1, Y1
+	VMOVDQU        Y1, 64(AX)
+	MOVBQZX        3(DX), DI
+	SHLQ           $0x05, DI
+	VPBROADCASTQ   24(CX), Y1
+	VPMULTISHIFTQB Y1, Y0, Y1
+	VPERMW         (BX)(DI*1), Y1, Y1
+	VMOVDQU        Y1, 96(AX)
+	ADDQ           $0x00000080, AX
+	ADDQ           $0x00000020, CX
+	ADDQ           $0x00000004, DX
+	SUBQ           $0x04, SI
+	JGE            four
+
+rest:
+	ADDQ $0x04, SI
+	JZ   done
+
+one:
+	PREFETCHT0     1024(CX)
+	MOVBQZX        (DX), DI
+	SHLQ           $0x05, DI
+	VPBROADCASTQ   (CX), Y1
+	VPMULTISHIFTQB Y1, Y0, Y1
+	VPERMW         (BX)(DI*1), Y1, Y1
+	VMOVDQU        Y1, (AX)
+	ADDQ           $0x00000020, AX
+	ADDQ           $0x00000008, CX
+	ADDQ           $0x00000001, DX
+	DECQ           SI
+	JNZ            one
+
+done:
+	VZEROUPPER
+	RET
+
+DATA quant_codeBits<>+0(SB)/8, $0x0c0c080804040000
+DATA quant_codeBits<>+8(SB)/8, $0x1c1c181814141010
+DATA quant_codeBits<>+16(SB)/8, $0x2c2c282824242020
+DATA quant_codeBits<>+24(SB)/8, $0x3c3c383834343030
+DATA quant_codeBits<>+32(SB)/8, $0x0c0c080804040000
+DATA quant_codeBits<>+40(SB)/8, $0x1c1c181814141010
+DATA quant_codeBits<>+48(SB)/8, $0x2c2c282824242020
+DATA quant_codeBits<>+56(SB)/8, $0x3c3c383834343030
+GLOBL quant_codeBits<>(SB), RODATA|NOPTR, $64
+
 // func dotTileAVX2(a *byte, tokens int)
 // Requires: AVX, AVX2, FMA3
 TEXT ·dotTileAVX2(SB), NOSPLIT, $0-16

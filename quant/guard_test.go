@@ -25,7 +25,7 @@ func guarded(t *testing.T, n int) []byte {
 // TestKernelsStayInside: a kernel that reads or writes one byte too many dies here.
 func TestKernelsStayInside(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		for _, cols := range []int{16, 64, 192, 256, 1024, 16 * 67} {
+		for _, cols := range []int{16, 64, 192, 256, 1024, 16 * 67, 16 * 301} {
 			const rows = 3
 			n := rows * cols
 			bf16, packed, scales, out := guarded(t, 2*n), guarded(t, n/2), guarded(t, n/16), guarded(t, 2*n)

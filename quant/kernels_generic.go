@@ -18,6 +18,8 @@ func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, ro
 	return false
 }
 
+func stepsBlock(_, _ *[256]float32, _ float32, _ bool) bool { return false }
+
 func dequantizeBlocks([]float32, []byte, []byte, *[256]float32) int { return 0 }
 
 func dequantizeBF16Blocks(_, _, _ []byte, _ *[256]float32) int { return 0 }

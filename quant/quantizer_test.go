@@ -165,32 +165,39 @@ func TestAbsMaxEqualsReference(t *testing.T) {
 	})
 }
 
-// TestDequantizeEqualsReference runs over all scale bytes and codes, NaN compared as NaN.
+// TestDequantizeEqualsReference runs over all scale bytes, each with all codes, NaN compared as NaN; few groups and many, which take different
+// kernels.
 func TestDequantizeEqualsReference(t *testing.T) {
-	const groups = 256 + 70
-	packed, scales := make([]byte, 8*groups), make([]byte, groups)
+	const most = 3*256 + 3
+	packed, scales := make([]byte, 8*most), make([]byte, most)
 	for i := range packed {
 		packed[i] = byte(splitmix(9, uint64(i)))
+		if i/8/256 == 1 {
+			packed[i] = byte(0x10 + i%8*0x22)
+		}
 	}
 	for i := range scales {
 		scales[i] = byte(i)
 	}
 	eachPath(t, func(t *testing.T) {
-		for _, global := range []float32{1, 12345.678, 1e-20, 3e38, 1e-45} {
-			for _, modelopt := range []bool{false, true} {
-				want, got := make([]float32, 16*groups), make([]float32, 16*groups)
-				referenceDequantize(want, packed, scales, global, modelopt)
-				Dequantize(got, packed, scales, global, modelopt)
-				bf16 := make([]byte, 32*groups)
-				DequantizeBF16(bf16, packed, scales, global, modelopt)
-				for i, w := range want {
-					b := BF16ToFloat32(element(bf16, i))
-					if math.IsNaN(float64(w)) {
-						require.True(t, math.IsNaN(float64(got[i])) && math.IsNaN(float64(b)))
-						continue
+		for _, groups := range []int{1, 256 + 70, most} {
+			packed, scales := packed[:8*groups], scales[:groups]
+			for _, global := range []float32{1, 12345.678, 1e-20, 3e38, 1e-45} {
+				for _, modelopt := range []bool{false, true} {
+					want, got := make([]float32, 16*groups), make([]float32, 16*groups)
+					referenceDequantize(want, packed, scales, global, modelopt)
+					Dequantize(got, packed, scales, global, modelopt)
+					bf16 := make([]byte, 32*groups)
+					DequantizeBF16(bf16, packed, scales, global, modelopt)
+					for i, w := range want {
+						b := BF16ToFloat32(element(bf16, i))
+						if math.IsNaN(float64(w)) {
+							require.True(t, math.IsNaN(float64(got[i])) && math.IsNaN(float64(b)))
+							continue
+						}
+						require.Equal(t, math.Float32bits(w), math.Float32bits(got[i]), "%d %g", i, global)
+						require.Equal(t, Float32ToBF16(w), element(bf16, i), "%d %g", i, global)
 					}
-					require.Equal(t, math.Float32bits(w), math.Float32bits(got[i]), "%d %g", i, global)
-					require.Equal(t, Float32ToBF16(w), element(bf16, i), "%d %g", i, global)
 				}
 			}
 		}

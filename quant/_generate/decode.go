@@ -134,6 +134,138 @@ func dequantize(v vector, bf16 bool) {
 	RET()
 }
 
+// stepsAVX2 serves AVX-512 too: a division of twice the width takes three times as long.
+func stepsAVX2() {
+	TEXT("stepsAVX2", NOSPLIT, "func(steps, values *float32, global float32, multiply int)")
+	Doc("stepsAVX2 multiplies or divides 256 values by the global scale.")
+	Pragma("noescape")
+	steps, values := Load(Param("steps"), GP64()), Load(Param("values"), GP64())
+	global, multiply, i := YMM(), Load(Param("multiply"), GP64()), GP64()
+	VBROADCASTSS(loadFloat("global"), global)
+	XORQ(i, i)
+	at := func(p reg.Register) Mem { return Mem{Base: p, Index: i, Scale: 1} }
+	each := func(f func(v reg.VecVirtual)) {
+		v := YMM()
+		VMOVUPS(at(values), v)
+		f(v)
+		VMOVUPS(v, at(steps))
+		ADDQ(Imm(32), i)
+		CMPQ(i, U32(1024))
+	}
+	TESTQ(multiply, multiply)
+	JZ(LabelRef("divide"))
+	Label("multiply")
+	each(func(v reg.VecVirtual) { VMULPS(global, v, v) })
+	JB(LabelRef("multiply"))
+	JMP(LabelRef("done"))
+	Label("divide")
+	each(func(v reg.VecVirtual) { VDIVPS(global, v, v) })
+	JB(LabelRef("divide"))
+	Label("done")
+	VZEROUPPER()
+	RET()
+}
+
+// lookupBF16AVX512 writes groups of BF16 from a table of all values, 16 a scale byte: a shift for each byte, then a permutation of words, whatever
+// rounding the values took.
+func lookupBF16AVX512() {
+	TEXT("lookupBF16AVX512", NOSPLIT, "func(dst, packed, scales, table *byte, groups int)")
+	Doc("lookupBF16AVX512 writes the BF16 values of whole groups; the table has 16 values for each of 256 scale bytes.")
+	Pragma("noescape")
+	dst, packed := Load(Param("dst"), GP64()), Load(Param("packed"), GP64())
+	scales, table := Load(Param("scales"), GP64()), Load(Param("table"), GP64())
+	shifts := YMM() // the lower byte of word i begins with code i
+	VMOVDQU(bytes("codeBits", func(i int) byte { return byte(i / 2 * 4 % 64) }), shifts)
+	group := func(g int) {
+		codes, s := YMM(), GP64()
+		MOVBQZX(Mem{Base: scales, Disp: g}, s)
+		SHLQ(Imm(5), s)
+		VPBROADCASTQ(Mem{Base: packed, Disp: 8 * g}, codes)
+		VPMULTISHIFTQB(codes, shifts, codes)
+		VPERMW(Mem{Base: table, Index: s, Scale: 1}, codes, codes)
+		VMOVDQU(codes, Mem{Base: dst, Disp: 32 * g})
+	}
+	fours(func(g int) {
+		if g%2 == 0 {
+			PREFETCHT0(Mem{Base: packed, Disp: ahead/4 + 8*g})
+		}
+		group(g)
+	}, pointer{dst, 32}, pointer{packed, 8}, pointer{scales, 1})
+	VZEROUPPER()
+	RET()
+}
+
+// lookupBF16AVX2 looks up the lower and the upper bytes of the values, as bytes are all that AVX2 can look up.
+func lookupBF16AVX2() {
+	TEXT("lookupBF16AVX2", NOSPLIT, "func(dst, packed, scales, table *byte, groups int)")
+	Doc("lookupBF16AVX2 is lookupBF16AVX512, except that it takes the table apart: the lower bytes of a scale byte's values before the upper ones.")
+	Pragma("noescape")
+	dst, packed := Load(Param("dst"), GP64()), Load(Param("packed"), GP64())
+	scales, table := Load(Param("scales"), GP64()), Load(Param("table"), GP64())
+	p, n := GP64(), GP64()
+	MOVQ(table, p)
+	MOVQ(I32(256), n)
+	Label("split")
+	row := YMM()
+	VMOVDQU(Mem{Base: p}, row)
+	VPSHUFB(bytes("evenOdd", func(i int) byte { return byte(i%8*2 + i/8%2) }), row, row)
+	VPERMQ(Imm(0xd8), row, row)
+	VMOVDQU(row, Mem{Base: p})
+	ADDQ(Imm(32), p)
+	DECQ(n)
+	JNZ(LabelRef("split"))
+	nibble := XMM()
+	VMOVDQU(word(0x0f0f), nibble)
+	fours(func(g int) {
+		codes, odd, low, high, t := XMM(), XMM(), XMM(), XMM(), XMM()
+		s := GP64()
+		MOVBQZX(Mem{Base: scales, Disp: g}, s)
+		SHLQ(Imm(5), s)
+		VMOVQ(Mem{Base: packed, Disp: 8 * g}, codes)
+		VPSRLW(Imm(4), codes, odd)
+		VPUNPCKLBW(odd, codes, codes)
+		VPAND(nibble, codes, codes)
+		VMOVDQU(Mem{Base: table, Index: s, Scale: 1}, low)
+		VMOVDQU(Mem{Base: table, Index: s, Scale: 1, Disp: 16}, high)
+		VPSHUFB(codes, low, low)
+		VPSHUFB(codes, high, high)
+		VPUNPCKLBW(high, low, t)
+		VMOVDQU(t, Mem{Base: dst, Disp: 32 * g})
+		VPUNPCKHBW(high, low, t)
+		VMOVDQU(t, Mem{Base: dst, Disp: 32*g + 16})
+	}, pointer{dst, 32}, pointer{packed, 8}, pointer{scales, 1})
+	VZEROUPPER()
+	RET()
+}
+
+// fours runs body once for each of four groups, then once a group for the rest.
+func fours(body func(g int), pointers ...pointer) {
+	n := Load(Param("groups"), GP64())
+	advance := func(k int) {
+		for _, p := range pointers {
+			ADDQ(U32(k*p.step), p.reg)
+		}
+	}
+	SUBQ(Imm(4), n)
+	JL(LabelRef("rest"))
+	Label("four")
+	for g := range 4 {
+		body(g)
+	}
+	advance(4)
+	SUBQ(Imm(4), n)
+	JGE(LabelRef("four"))
+	Label("rest")
+	ADDQ(Imm(4), n)
+	JZ(LabelRef("done"))
+	Label("one")
+	body(0)
+	advance(1)
+	DECQ(n)
+	JNZ(LabelRef("one"))
+	Label("done")
+}
+
 // Blocks of errorSums, and the magnitudes between which they are summed in float32.
 const (
 	errorBlock            = 16

@@ -64,6 +64,9 @@ func main() {
 	reorderNVFP4AVX2()
 	widenNVFP4AVX2()
 	widenNVFP4AVX512()
+	stepsAVX2()
+	lookupBF16AVX2()
+	lookupBF16AVX512()
 	for _, panel := range []bool{false, true} {
 		dotTiles(avx2, 3, panel)
 		dotTiles(avx512, 6, panel)
