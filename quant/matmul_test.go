@@ -129,30 +129,48 @@ func TestMatMulPlaces(t *testing.T) {
 	})
 }
 
-// TestMatMulRowsAreAlone: neither the number of tokens nor the piece of the weights changes a bit.
+// TestMatMulRowsAreAlone: neither the number of tokens nor the piece of the weights changes a bit; one token and two are matrix-vector products.
 func TestMatMulRowsAreAlone(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
-		const tokens, rows, cols = 23, 70, 2112
+		const tokens, rows, cols = 23, 270, 2112 // more than one turn of few rows
 		bf16 := generate("gauss", 9, rows*cols, 0)
 		global, packed, scales := quantizeReference(Profiles[0], bf16)
 		x := matrix(4, tokens, cols, 0)
-		for _, multiply := range []func(dst, x Matrix, index []int32, row int){
-			func(dst, x Matrix, index []int32, row int) { MatMulBF16(dst, x, index, bf16[2*row*cols:]) },
-			func(dst, x Matrix, index []int32, row int) {
-				MatMulNVFP4(dst, x, index, packed[row*cols/2:], scales[row*cols/16:], 1/global)
+		for _, form := range []struct {
+			multiply func(dst, x Matrix, index []int32, row int)
+			vector   func(dst, x []float32)
+		}{
+			{
+				func(dst, x Matrix, index []int32, row int) { MatMulBF16(dst, x, index, bf16[2*row*cols:]) },
+				func(dst, x []float32) { MatVecBF16(dst, x, bf16, rows, cols) },
+			},
+			{
+				func(dst, x Matrix, index []int32, row int) {
+					MatMulNVFP4(dst, x, index, packed[row*cols/2:], scales[row*cols/16:], 1/global)
+				},
+				func(dst, x []float32) { MatVecNVFP4(dst, x, packed, scales, 1/global, rows, cols) },
 			},
 		} {
-			whole := matrix(1, tokens, rows, 0)
-			multiply(whole, x, nil, 0)
-			for n := 2; n < tokens; n += 5 {
-				for _, row := range []int{0, 1, 7, 62, 69} {
-					part, index := matrix(2, n, min(rows-row, 9), 0), make([]int32, n)
-					for i := range index {
-						index[i] = int32((i*5 + n) % tokens)
-					}
-					multiply(part, x, index, row)
-					for i, at := range index {
-						require.Equal(t, whole.row(int(at))[row:][:part.Cols], part.row(i), "%d tokens from row %d", n, row)
+			whole, vectors := matrix(1, tokens, rows, 0), matrix(1, tokens, rows, 0)
+			form.multiply(whole, x, nil, 0)
+			for i := range tokens {
+				form.vector(vectors.row(i), x.row(i))
+			}
+			for _, n := range []int{1, 2, 3, 7, 12, 17, 22} {
+				want := whole
+				if n <= 2 {
+					want = vectors
+				}
+				for _, row := range []int{0, 1, 7, 62, 269} {
+					for _, count := range []int{9, rows} {
+						part, index := matrix(2, n, min(rows-row, count), 0), make([]int32, n)
+						for i := range index {
+							index[i] = int32((i*5 + n) % tokens)
+						}
+						form.multiply(part, x, index, row)
+						for i, at := range index {
+							require.Equal(t, want.row(int(at))[row:][:part.Cols], part.row(i), "%d tokens from row %d", n, row)
+						}
 					}
 				}
 			}
