@@ -41,7 +41,7 @@ func exactErrors(global float32, bf16, packed, scales []byte) (e Errors) {
 		ideal := float64(AbsMax(bf16[i/16*32:][:32])) / 6
 		nearest := math.Inf(1)
 		for _, v := range e2m1Values {
-			nearest = min(nearest, math.Abs(math.Abs(x)-float64(v)*ideal))
+			nearest = min(nearest, math.Abs(math.Abs(x)-float64(float64(v)*ideal))) // rounded: arm64 would multiply and subtract at once
 		}
 		e.SumSquaredFloor += nearest * nearest
 	}
