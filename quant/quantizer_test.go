@@ -55,6 +55,20 @@ func awkward() map[string][]byte {
 		}
 		return uint16(z>>63<<15 | z%8)
 	})
+	// blocks of 16 groups whose largest weight is a power of two, around where error sums change to float64
+	for name, middle := range map[string]uint16{"around 2^40": 127 + 40, "around 2^-40": 127 - 40} {
+		b := random(9, func(z uint64) uint16 { return uint16(z>>63<<15 | z%0x80) })
+		for i := range len(b) / 2 {
+			e, top := element(b, i), middle+uint16(i/256%5)-2
+			if i%256 == 77 {
+				e = top << 7
+			} else {
+				e |= (top - 1 - e%4) << 7
+			}
+			binary.LittleEndian.PutUint16(b[2*i:], e)
+		}
+		inputs[name] = b
+	}
 	return inputs
 }
 
