@@ -47,7 +47,7 @@ func matVecBF16AVX512(dst *float32, x *float32, w *byte, rows int, vectors int)
 // matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, in the order of reorderNVFP4AVX2.
 //
 //go:noescape
-func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
+func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, values *float32, step float32, rows int, blocks int)
 
 // fixedAVX512 writes 128 activations at a time as fixed-point numbers for matVecNVFP4AVX512, in as much memory.
 //

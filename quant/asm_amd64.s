@@ -3052,75 +3052,78 @@ done:
 	VZEROUPPER
 	RET
 
-// func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, step float32, rows int, blocks int)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·matVecNVFP4AVX2(SB), NOSPLIT, $0-56
+// func matVecNVFP4AVX2(dst *float32, x *float32, packed *byte, scales *byte, values *float32, step float32, rows int, blocks int)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·matVecNVFP4AVX2(SB), NOSPLIT, $0-64
 	MOVQ    dst+0(FP), AX
 	MOVQ    x+8(FP), CX
 	MOVQ    packed+16(FP), DX
 	MOVQ    scales+24(FP), BX
-	VMOVSS  step+32(FP), X0
-	MOVQ    rows+40(FP), SI
-	MOVQ    blocks+48(FP), DI
+	MOVQ    values+32(FP), SI
+	VMOVSS  step+40(FP), X0
+	MOVQ    rows+48(FP), DI
+	MOVQ    blocks+56(FP), R8
 	VMOVDQU quant_e2m1low<>+0(SB), Y1
 	VMOVDQU quant_e2m1high<>+0(SB), Y2
 	VMOVDQU quant_dword0f0f0f0f<>+0(SB), Y3
-	VMOVSS  quant_dword43800000<>+0(SB), X4
-	VMULSS  X4, X0, X0
-	TESTQ   SI, SI
+	TESTQ   DI, DI
 	JZ      done
 
 row:
 	VPXOR Y4, Y4, Y4
-	MOVQ  CX, R8
-	MOVQ  DI, R9
+	VPXOR Y5, Y5, Y5
+	MOVQ  CX, R9
+	MOVQ  R8, R10
 
 block:
 	PREFETCHT1   6144(DX)
 	PREFETCHT0   1536(DX)
-	VMOVDQU      (DX), Y5
-	VPSRLW       $0x04, Y5, Y6
-	VPAND        Y3, Y5, Y5
+	VMOVDQU      (DX), Y6
+	VPSRLW       $0x04, Y6, Y7
 	VPAND        Y3, Y6, Y6
-	VPSHUFB      Y5, Y1, Y7
-	VPSHUFB      Y5, Y2, Y8
-	VPUNPCKLBW   Y8, Y7, Y9
-	VPSLLD       $0x10, Y9, Y5
-	VPAND        quant_dwordffff0000<>+0(SB), Y9, Y9
-	VMULPS       (R8), Y5, Y5
-	VFMADD231PS  32(R8), Y9, Y5
-	VPUNPCKHBW   Y8, Y7, Y8
-	VPSLLD       $0x10, Y8, Y7
-	VPAND        quant_dwordffff0000<>+0(SB), Y8, Y8
-	VMULPS       128(R8), Y7, Y7
-	VFMADD231PS  160(R8), Y8, Y7
+	VPAND        Y3, Y7, Y7
 	VPSHUFB      Y6, Y1, Y8
-	VPSHUFB      Y6, Y2, Y6
-	VPUNPCKLBW   Y6, Y8, Y9
-	VPSLLD       $0x10, Y9, Y10
+	VPSHUFB      Y6, Y2, Y9
+	VPUNPCKLBW   Y9, Y8, Y10
+	VPSLLD       $0x10, Y10, Y6
+	VPAND        quant_dwordffff0000<>+0(SB), Y10, Y10
+	VMULPS       (R9), Y6, Y6
+	VFMADD231PS  32(R9), Y10, Y6
+	VPUNPCKHBW   Y9, Y8, Y9
+	VPSLLD       $0x10, Y9, Y8
 	VPAND        quant_dwordffff0000<>+0(SB), Y9, Y9
-	VFMADD231PS  64(R8), Y10, Y5
-	VFMADD231PS  96(R8), Y9, Y5
-	VPUNPCKHBW   Y6, Y8, Y6
-	VPSLLD       $0x10, Y6, Y8
-	VPAND        quant_dwordffff0000<>+0(SB), Y6, Y6
-	VFMADD231PS  192(R8), Y8, Y7
-	VFMADD231PS  224(R8), Y6, Y7
-	VPBROADCASTD (BX), X6
-	VPSHUFB      quant_scales0<>+0(SB), X6, X6
-	VPSRLW       $0x01, X6, X6
-	VCVTPH2PS    X6, Y6
-	VFMADD231PS  Y6, Y5, Y4
-	VPBROADCASTD (BX), X5
-	VPSHUFB      quant_scales1<>+0(SB), X5, X5
-	VPSRLW       $0x01, X5, X5
-	VCVTPH2PS    X5, Y5
-	VFMADD231PS  Y5, Y7, Y4
+	VMULPS       128(R9), Y8, Y8
+	VFMADD231PS  160(R9), Y9, Y8
+	VPSHUFB      Y7, Y1, Y9
+	VPSHUFB      Y7, Y2, Y7
+	VPUNPCKLBW   Y7, Y9, Y10
+	VPSLLD       $0x10, Y10, Y11
+	VPAND        quant_dwordffff0000<>+0(SB), Y10, Y10
+	VFMADD231PS  64(R9), Y11, Y6
+	VFMADD231PS  96(R9), Y10, Y6
+	VPUNPCKHBW   Y7, Y9, Y7
+	VPSLLD       $0x10, Y7, Y9
+	VPAND        quant_dwordffff0000<>+0(SB), Y7, Y7
+	VFMADD231PS  192(R9), Y9, Y8
+	VFMADD231PS  224(R9), Y7, Y8
+	MOVBQZX      (BX), R11
+	VBROADCASTSS (SI)(R11*4), Y7
+	MOVBQZX      2(BX), R11
+	VBROADCASTSS (SI)(R11*4), Y9
+	VBLENDPS     $0xf0, Y9, Y7, Y7
+	VFMADD231PS  Y7, Y6, Y4
+	MOVBQZX      1(BX), R11
+	VBROADCASTSS (SI)(R11*4), Y6
+	MOVBQZX      3(BX), R11
+	VBROADCASTSS (SI)(R11*4), Y7
+	VBLENDPS     $0xf0, Y7, Y6, Y6
+	VFMADD231PS  Y6, Y8, Y5
 	ADDQ         $0x20, DX
-	ADDQ         $0x00000100, R8
+	ADDQ         $0x00000100, R9
 	ADDQ         $0x04, BX
-	DECQ         R9
+	DECQ         R10
 	JNZ          block
+	VADDPS       Y5, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X5
 	VADDPS       X5, X4, X4
 	VPERMILPS    $0x0e, X4, X5
@@ -3130,7 +3133,7 @@ block:
 	VMULSS       X0, X4, X4
 	VMOVSS       X4, (AX)
 	ADDQ         $0x04, AX
-	DECQ         SI
+	DECQ         DI
 	JNZ          row
 
 done:
@@ -3166,36 +3169,6 @@ DATA quant_dword0f0f0f0f<>+40(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA quant_dword0f0f0f0f<>+48(SB)/8, $0x0f0f0f0f0f0f0f0f
 DATA quant_dword0f0f0f0f<>+56(SB)/8, $0x0f0f0f0f0f0f0f0f
 GLOBL quant_dword0f0f0f0f<>(SB), RODATA|NOPTR, $64
-
-DATA quant_dword43800000<>+0(SB)/8, $0x4380000043800000
-DATA quant_dword43800000<>+8(SB)/8, $0x4380000043800000
-DATA quant_dword43800000<>+16(SB)/8, $0x4380000043800000
-DATA quant_dword43800000<>+24(SB)/8, $0x4380000043800000
-DATA quant_dword43800000<>+32(SB)/8, $0x4380000043800000
-DATA quant_dword43800000<>+40(SB)/8, $0x4380000043800000
-DATA quant_dword43800000<>+48(SB)/8, $0x4380000043800000
-DATA quant_dword43800000<>+56(SB)/8, $0x4380000043800000
-GLOBL quant_dword43800000<>(SB), RODATA|NOPTR, $64
-
-DATA quant_scales0<>+0(SB)/8, $0x0080008000800080
-DATA quant_scales0<>+8(SB)/8, $0x0280028002800280
-DATA quant_scales0<>+16(SB)/8, $0x0080008000800080
-DATA quant_scales0<>+24(SB)/8, $0x0280028002800280
-DATA quant_scales0<>+32(SB)/8, $0x0080008000800080
-DATA quant_scales0<>+40(SB)/8, $0x0280028002800280
-DATA quant_scales0<>+48(SB)/8, $0x0080008000800080
-DATA quant_scales0<>+56(SB)/8, $0x0280028002800280
-GLOBL quant_scales0<>(SB), RODATA|NOPTR, $64
-
-DATA quant_scales1<>+0(SB)/8, $0x0180018001800180
-DATA quant_scales1<>+8(SB)/8, $0x0380038003800380
-DATA quant_scales1<>+16(SB)/8, $0x0180018001800180
-DATA quant_scales1<>+24(SB)/8, $0x0380038003800380
-DATA quant_scales1<>+32(SB)/8, $0x0180018001800180
-DATA quant_scales1<>+40(SB)/8, $0x0380038003800380
-DATA quant_scales1<>+48(SB)/8, $0x0180018001800180
-DATA quant_scales1<>+56(SB)/8, $0x0380038003800380
-GLOBL quant_scales1<>(SB), RODATA|NOPTR, $64
 
 // func fixedAVX512(dst *float32, x *float32, halves int)
 // Requires: AVX, AVX512F
@@ -3612,12 +3585,11 @@ row:
 	MOVQ   DI, R9
 
 block:
-	PREFETCHT0    1024(BX)
+	PREFETCHT0    2048(BX)
 	VPMOVZXBW     (BX), Y4
 	VPSLLW        $0x07, Y4, Y4
 	VCVTPH2PS     Y4, Z4
 	PREFETCHT1    6144(DX)
-	PREFETCHT0    1536(DX)
 	VMOVDQU64     (DX), Z9
 	VPERMB        Z1, Z9, Z10
 	VPSRLW        $0x04, Z9, Z9
@@ -3631,13 +3603,13 @@ block:
 	VPSLLD        $0x08, Z7, Z7
 	VPDPBUSD      256(R8), Z10, Z7
 	VPDPBUSD      320(R8), Z9, Z7
+	PREFETCHT0    1536(DX)
 	VPADDD        384(R8), Z7, Z7
 	VCVTDQ2PS     Z7, Z7
 	VPERMPS       Z4, Z2, Z9
 	VMULPS        448(R8), Z9, Z9
 	VFMADD231PS   Z9, Z7, Z5
 	PREFETCHT1    6208(DX)
-	PREFETCHT0    1600(DX)
 	VMOVDQU64     64(DX), Z9
 	VPERMB        Z1, Z9, Z10
 	VPSRLW        $0x04, Z9, Z9
@@ -3651,6 +3623,7 @@ block:
 	VPSLLD        $0x08, Z8, Z8
 	VPDPBUSD      768(R8), Z10, Z8
 	VPDPBUSD      832(R8), Z9, Z8
+	PREFETCHT0    1600(DX)
 	VPADDD        896(R8), Z8, Z8
 	VCVTDQ2PS     Z8, Z8
 	VPERMPS       Z4, Z3, Z4
@@ -3709,6 +3682,16 @@ DATA quant_scaleOrder1<>+40(SB)/8, $0x0000000d0000000d
 DATA quant_scaleOrder1<>+48(SB)/8, $0x0000000e0000000e
 DATA quant_scaleOrder1<>+56(SB)/8, $0x0000000f0000000f
 GLOBL quant_scaleOrder1<>(SB), RODATA|NOPTR, $64
+
+DATA quant_dword43800000<>+0(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+8(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+16(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+24(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+32(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+40(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+48(SB)/8, $0x4380000043800000
+DATA quant_dword43800000<>+56(SB)/8, $0x4380000043800000
+GLOBL quant_dword43800000<>(SB), RODATA|NOPTR, $64
 
 // func dequantizeAVX2(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
 // Requires: AVX, AVX2

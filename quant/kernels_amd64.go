@@ -88,7 +88,7 @@ func matVecNVFP4Blocks(dst, x []float32, packed, scales []byte, step float32, ro
 		matVecNVFP4AVX512(&dst[0], order, &packed[0], &scales[0], step, rows, cols/256)
 	} else {
 		reorderNVFP4AVX2(order, &x[0], cols/64)
-		matVecNVFP4AVX2(&dst[0], order, &packed[0], &scales[0], step, rows, cols/64)
+		matVecNVFP4AVX2(&dst[0], order, &packed[0], &scales[0], &scaleValues()[0], step, rows, cols/64)
 	}
 	return true
 }

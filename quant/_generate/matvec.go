@@ -119,27 +119,26 @@ func valueTable() Mem {
 
 // matvecNVFP4AVX2 decodes 64 codes of four groups to BF16 by byte shuffles, then goes on like matvecBF16.
 func matvecNVFP4AVX2() {
-	TEXT("matVecNVFP4AVX2", NOSPLIT, "func(dst, x *float32, packed, scales *byte, step float32, rows, blocks int)")
+	TEXT("matVecNVFP4AVX2", NOSPLIT, "func(dst, x *float32, packed, scales *byte, values *float32, step float32, rows, blocks int)")
 	Doc("matVecNVFP4AVX2 multiplies rows of blocks of 64 codes by x, in the order of reorderNVFP4AVX2.")
 	Pragma("noescape")
 	dst, x := Load(Param("dst"), GP64()), Load(Param("x"), GP64())
 	packed, scales := Load(Param("packed"), GP64()), Load(Param("scales"), GP64())
-	step := loadFloat("step")
+	scaleValues, step := Load(Param("values"), GP64()), loadFloat("step")
 	rows, blocks := Load(Param("rows"), GP64()), Load(Param("blocks"), GP64())
 	low, upper, nibble := YMM(), YMM(), YMM()
 	VMOVDQU(bytes("e2m1low", func(i int) byte { return byte(values[i%16] >> 16) }), low)
 	VMOVDQU(bytes("e2m1high", func(i int) byte { return byte(values[i%16] >> 24) }), upper)
 	VMOVDQU(word(0x0f0f), nibble)
-	t := XMM()
-	VMOVSS(dword(0x43800000), t)
-	VMULSS(t, step, step)
 
 	xp, n := GP64(), GP64()
 	TESTQ(rows, rows)
 	JZ(LabelRef("done"))
 	Label("row")
-	acc := YMM()
-	VPXOR(acc, acc, acc)
+	acc := [2]reg.VecVirtual{YMM(), YMM()}
+	for _, a := range acc {
+		VPXOR(a, a, a)
+	}
 	MOVQ(x, xp)
 	MOVQ(blocks, n)
 	Label("block")
@@ -173,19 +172,23 @@ func matvecNVFP4AVX2() {
 		}
 	}
 	for g, part := range parts {
-		s := YMM()
-		VPBROADCASTD(Mem{Base: scales}, s.AsX())
-		VPSHUFB(bytes("scales"+string(rune('0'+g)), func(i int) byte { return []byte{0x80, byte(g + i%16/8*2)}[i%2] }), s.AsX(), s.AsX())
-		VPSRLW(Imm(1), s.AsX(), s.AsX())
-		VCVTPH2PS(s.AsX(), s)
-		VFMADD231PS(s, part, acc)
+		var s [2]reg.VecVirtual
+		for half := range s {
+			b := GP64()
+			s[half] = YMM()
+			MOVBQZX(Mem{Base: scales, Disp: g + 2*half}, b)
+			VBROADCASTSS(Mem{Base: scaleValues, Index: b, Scale: 4}, s[half])
+		}
+		VBLENDPS(Imm(0xf0), s[1], s[0], s[0])
+		VFMADD231PS(s[0], part, acc[g])
 	}
 	ADDQ(Imm(32), packed)
 	ADDQ(U32(256), xp)
 	ADDQ(Imm(4), scales)
 	DECQ(n)
 	JNZ(LabelRef("block"))
-	sum := avx2.sum(acc)
+	VADDPS(acc[1], acc[0], acc[0])
+	sum := avx2.sum(acc[0])
 	VMULSS(step, sum, sum)
 	VMOVSS(sum, Mem{Base: dst})
 	ADDQ(Imm(4), dst)
