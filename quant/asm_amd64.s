@@ -3739,10 +3739,10 @@ DATA quant_nibbleShifts<>+0(SB)/8, $0x0000000400000000
 DATA quant_nibbleShifts<>+8(SB)/8, $0x0000000c00000008
 DATA quant_nibbleShifts<>+16(SB)/8, $0x0000001400000010
 DATA quant_nibbleShifts<>+24(SB)/8, $0x0000001c00000018
-DATA quant_nibbleShifts<>+32(SB)/8, $0x0000000400000000
-DATA quant_nibbleShifts<>+40(SB)/8, $0x0000000c00000008
-DATA quant_nibbleShifts<>+48(SB)/8, $0x0000001400000010
-DATA quant_nibbleShifts<>+56(SB)/8, $0x0000001c00000018
+DATA quant_nibbleShifts<>+32(SB)/8, $0x0000002400000020
+DATA quant_nibbleShifts<>+40(SB)/8, $0x0000002c00000028
+DATA quant_nibbleShifts<>+48(SB)/8, $0x0000003400000030
+DATA quant_nibbleShifts<>+56(SB)/8, $0x0000003c00000038
 GLOBL quant_nibbleShifts<>(SB), RODATA|NOPTR, $64
 
 DATA quant_e2m1<>+0(SB)/8, $0x3f00000000000000
@@ -3915,7 +3915,7 @@ loop:
 	RET
 
 // func dequantizeAVX512(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VBMI
 TEXT ·dequantizeAVX512(SB), NOSPLIT, $0-40
 	MOVQ      dst+0(FP), AX
 	MOVQ      packed+8(FP), CX
@@ -3923,32 +3923,29 @@ TEXT ·dequantizeAVX512(SB), NOSPLIT, $0-40
 	MOVQ      steps+24(FP), BX
 	VMOVDQU64 quant_e2m1<>+0(SB), Z0
 	VMOVDQU64 quant_nibbleShifts<>+0(SB), Z1
-	MOVL      $0x0000ff00, SI
-	KMOVW     SI, K1
 	MOVQ      groups+32(FP), SI
 	TESTQ     SI, SI
 	JZ        done
 
 loop:
-	VPBROADCASTD (CX), Z2
-	VPBROADCASTD 4(CX), K1, Z2
-	VPSRLVD      Z1, Z2, Z2
-	VPERMPS      Z0, Z2, Z2
-	MOVBQZX      (DX), DI
-	VMULPS.BCST  (BX)(DI*4), Z2, Z2
-	VMOVUPS      Z2, (AX)
-	ADDQ         $0x00000040, AX
-	ADDQ         $0x00000008, CX
-	ADDQ         $0x00000001, DX
-	DECQ         SI
-	JNZ          loop
+	VPBROADCASTQ   (CX), Z2
+	VPMULTISHIFTQB Z2, Z1, Z2
+	VPERMPS        Z0, Z2, Z2
+	MOVBQZX        (DX), DI
+	VMULPS.BCST    (BX)(DI*4), Z2, Z2
+	VMOVUPS        Z2, (AX)
+	ADDQ           $0x00000040, AX
+	ADDQ           $0x00000008, CX
+	ADDQ           $0x00000001, DX
+	DECQ           SI
+	JNZ            loop
 
 done:
 	VZEROUPPER
 	RET
 
 // func dequantizeBF16AVX512(dst *byte, packed *byte, scales *byte, steps *float32, groups int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VBMI
 TEXT ·dequantizeBF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ      dst+0(FP), AX
 	MOVQ      packed+8(FP), CX
@@ -3956,30 +3953,27 @@ TEXT ·dequantizeBF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ      steps+24(FP), BX
 	VMOVDQU64 quant_e2m1<>+0(SB), Z0
 	VMOVDQU64 quant_nibbleShifts<>+0(SB), Z1
-	MOVL      $0x0000ff00, SI
-	KMOVW     SI, K1
 	MOVQ      groups+32(FP), SI
 	TESTQ     SI, SI
 	JZ        done
 
 loop:
-	VPBROADCASTD (CX), Z2
-	VPBROADCASTD 4(CX), K1, Z2
-	VPSRLVD      Z1, Z2, Z2
-	VPERMPS      Z0, Z2, Z2
-	MOVBQZX      (DX), DI
-	VMULPS.BCST  (BX)(DI*4), Z2, Z2
-	VPSRLD       $0x10, Z2, Z3
-	VPANDD.BCST  quant_dword00000001<>+0(SB), Z3, Z3
-	VPADDD.BCST  quant_dword00007fff<>+0(SB), Z3, Z3
-	VPADDD       Z3, Z2, Z2
-	VPSRLD       $0x10, Z2, Z2
-	VPMOVDW      Z2, (AX)
-	ADDQ         $0x00000020, AX
-	ADDQ         $0x00000008, CX
-	ADDQ         $0x00000001, DX
-	DECQ         SI
-	JNZ          loop
+	VPBROADCASTQ   (CX), Z2
+	VPMULTISHIFTQB Z2, Z1, Z2
+	VPERMPS        Z0, Z2, Z2
+	MOVBQZX        (DX), DI
+	VMULPS.BCST    (BX)(DI*4), Z2, Z2
+	VPSRLD         $0x10, Z2, Z3
+	VPANDD.BCST    quant_dword00000001<>+0(SB), Z3, Z3
+	VPADDD.BCST    quant_dword00007fff<>+0(SB), Z3, Z3
+	VPADDD         Z3, Z2, Z2
+	VPSRLD         $0x10, Z2, Z2
+	VPMOVDW        Z2, (AX)
+	ADDQ           $0x00000020, AX
+	ADDQ           $0x00000008, CX
+	ADDQ           $0x00000001, DX
+	DECQ           SI
+	JNZ            loop
 
 done:
 	VZEROUPPER
@@ -4522,7 +4516,7 @@ DATA quant_dword3e800000<>+56(SB)/8, $0x3e8000003e800000
 GLOBL quant_dword3e800000<>(SB), RODATA|NOPTR, $64
 
 // func errorSumsAVX512(sums *float64, bf16 *byte, packed *byte, scales *byte, steps *float32, blocks int) int
-// Requires: AVX, AVX512BW, AVX512F, MMX+
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, MMX+
 TEXT ·errorSumsAVX512(SB), NOSPLIT, $128-56
 	MOVQ  sums+0(FP), AX
 	MOVQ  bf16+8(FP), CX
@@ -4537,8 +4531,6 @@ TEXT ·errorSumsAVX512(SB), NOSPLIT, $128-56
 block:
 	VMOVDQU64   quant_e2m1<>+0(SB), Z0
 	VMOVDQU64   quant_nibbleShifts<>+0(SB), Z1
-	MOVL        $0x0000ff00, R9
-	KMOVW       R9, K1
 	VMOVDQU64   quant_dword7fffffff<>+0(SB), Z2
 	VMOVDQU64   quant_dword40c00000<>+0(SB), Z3
 	VMOVDQU64   quant_dword3e000000<>+0(SB), Z4
@@ -4581,14 +4573,14 @@ block:
 	VPSLLD      $0x10, Z7, Z10
 	VPMAXUW     Z10, Z7, Z7
 	VPANDD.BCST quant_dwordffff0000<>+0(SB), Z7, Z7
-	VCMPPS.BCST $0x1e, quant_dword53800000<>+0(SB), Z7, K2
-	KORTESTW    K2, K2
+	VCMPPS.BCST $0x1e, quant_dword53800000<>+0(SB), Z7, K1
+	KORTESTW    K1, K1
 	JNZ         done
-	VCMPPS.BCST $0x1d, quant_dword2b800000<>+0(SB), Z7, K2
-	KORTESTW    K2, K2
+	VCMPPS.BCST $0x1d, quant_dword2b800000<>+0(SB), Z7, K1
+	KORTESTW    K1, K1
 	JNZ         sum
-	VPTESTMD    Z7, Z7, K2
-	KORTESTW    K2, K2
+	VPTESTMD    Z7, Z7, K1
+	KORTESTW    K1, K1
 	JNZ         done
 
 sum:
@@ -4603,9 +4595,8 @@ sum:
 	VPMOVZXWD         (CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      (DX), Z8
-	VPBROADCASTD      4(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      (DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           (BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4624,9 +4615,8 @@ sum:
 	VPMOVZXWD         32(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      8(DX), Z8
-	VPBROADCASTD      12(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      8(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           1(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4645,9 +4635,8 @@ sum:
 	VPMOVZXWD         64(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      16(DX), Z8
-	VPBROADCASTD      20(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      16(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           2(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4666,9 +4655,8 @@ sum:
 	VPMOVZXWD         96(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      24(DX), Z8
-	VPBROADCASTD      28(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      24(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           3(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4687,9 +4675,8 @@ sum:
 	VPMOVZXWD         128(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      32(DX), Z8
-	VPBROADCASTD      36(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      32(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           4(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4708,9 +4695,8 @@ sum:
 	VPMOVZXWD         160(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      40(DX), Z8
-	VPBROADCASTD      44(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      40(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           5(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4729,9 +4715,8 @@ sum:
 	VPMOVZXWD         192(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      48(DX), Z8
-	VPBROADCASTD      52(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      48(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           6(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4750,9 +4735,8 @@ sum:
 	VPMOVZXWD         224(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      56(DX), Z8
-	VPBROADCASTD      60(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      56(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           7(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4771,9 +4755,8 @@ sum:
 	VPMOVZXWD         256(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      64(DX), Z8
-	VPBROADCASTD      68(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      64(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           8(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4792,9 +4775,8 @@ sum:
 	VPMOVZXWD         288(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      72(DX), Z8
-	VPBROADCASTD      76(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      72(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           9(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4813,9 +4795,8 @@ sum:
 	VPMOVZXWD         320(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      80(DX), Z8
-	VPBROADCASTD      84(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      80(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           10(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4834,9 +4815,8 @@ sum:
 	VPMOVZXWD         352(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      88(DX), Z8
-	VPBROADCASTD      92(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      88(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           11(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4855,9 +4835,8 @@ sum:
 	VPMOVZXWD         384(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      96(DX), Z8
-	VPBROADCASTD      100(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      96(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           12(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4876,9 +4855,8 @@ sum:
 	VPMOVZXWD         416(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      104(DX), Z8
-	VPBROADCASTD      108(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      104(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           13(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4897,9 +4875,8 @@ sum:
 	VPMOVZXWD         448(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      112(DX), Z8
-	VPBROADCASTD      116(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      112(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           14(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8
@@ -4918,9 +4895,8 @@ sum:
 	VPMOVZXWD         480(CX), Z7
 	VPSLLD            $0x10, Z7, Z7
 	VFMADD231PS       Z7, Z7, Z11
-	VPBROADCASTD      120(DX), Z8
-	VPBROADCASTD      124(DX), K1, Z8
-	VPSRLVD           Z1, Z8, Z8
+	VPBROADCASTQ      120(DX), Z8
+	VPMULTISHIFTQB    Z8, Z1, Z8
 	VPERMPS           Z0, Z8, Z8
 	MOVBQZX           15(BX), R9
 	VMULPS.BCST       (SI)(R9*4), Z8, Z8

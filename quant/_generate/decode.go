@@ -10,31 +10,25 @@ import (
 )
 
 // decoder512 holds what decoding a group keeps in registers.
-type decoder512 struct {
-	table, shifts reg.VecVirtual
-	upper         reg.OpmaskVirtual
-}
+type decoder512 struct{ table, shifts reg.VecVirtual }
 
 func newDecoder512() decoder512 {
-	d := decoder512{ZMM(), ZMM(), K()}
+	d := decoder512{ZMM(), ZMM()}
 	VMOVDQU64(valueTable(), d.table)
 	VMOVDQU64(nibbleShifts(), d.shifts)
-	r := GP32()
-	MOVL(U32(0xff00), r)
-	KMOVW(r, d.upper)
 	return d
 }
 
+// nibbleShifts has in dword i where code i of eight begins; in 16 dwords, of 16.
 func nibbleShifts() Mem {
-	return bytes("nibbleShifts", func(i int) byte { return byte(i/4%8*4) * map[bool]byte{true: 1}[i%4 == 0] })
+	return bytes("nibbleShifts", func(i int) byte { return []byte{byte(i), 0, 0, 0}[i%4] })
 }
 
 // group returns the float32 values of group g, times the step that its scale byte finds in the table of steps.
 func (d decoder512) group(packed, scales, steps reg.Register, g int) reg.VecVirtual {
 	codes, s := ZMM(), GP64()
-	VPBROADCASTD(Mem{Base: packed, Disp: 8 * g}, codes)
-	VPBROADCASTD(Mem{Base: packed, Disp: 8*g + 4}, d.upper, codes)
-	VPSRLVD(d.shifts, codes, codes)
+	VPBROADCASTQ(Mem{Base: packed, Disp: 8 * g}, codes)
+	VPMULTISHIFTQB(codes, d.shifts, codes) // a permutation looks at four bits only
 	VPERMPS(d.table, codes, codes)
 	MOVBQZX(Mem{Base: scales, Disp: g}, s)
 	VMULPS_BCST(Mem{Base: steps, Index: s, Scale: 4}, codes, codes)
