@@ -49,7 +49,7 @@ func BenchConfig(bytes int64) []byte {
 	return []byte(strings.Replace(benchConfig, "EXPERTS", string(count), 1))
 }
 
-// Bench runs a prompt and then single steps of random tokens on a checkpoint made of BenchConfig.
+// Bench runs a prompt and then single steps of random tokens, a few times over, on a checkpoint made of BenchConfig.
 func Bench(ctx context.Context, dir string, prompt, steps int, opts Options) (*BenchResult, error) {
 	ckpt, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {
@@ -60,7 +60,7 @@ func Bench(ctx context.Context, dir string, prompt, steps int, opts Options) (*B
 		return nil, err
 	}
 	defer m.Close()
-	s, err := m.NewSession(2*prompt + 2*steps)
+	s, err := m.NewSession(prompt + steps)
 	if err != nil {
 		return nil, err
 	}
@@ -68,25 +68,33 @@ func Bench(ctx context.Context, dir string, prompt, steps int, opts Options) (*B
 	for i := range ids {
 		ids[i] = int32(i * 7919 % m.Config.Vocab)
 	}
-	// Once to fill the expert cache and the buffers, then for the clock. The median step counts: other work on the machine disturbs it less.
-	times := make([]time.Duration, steps)
-	for range 2 {
+	// The first round fills the expert cache and the buffers, the others count, with their median prompt and their median step: other work on
+	// the machine disturbs those less.
+	var prompts, times []time.Duration
+	for round := range 4 {
+		s.Truncate(0)
 		s.Stats = Stats{}
 		if _, err := s.Prefill(ctx, ids); err != nil {
 			return nil, err
 		}
-		for i := range times {
+		if round > 0 {
+			prompts = append(prompts, s.Stats.PromptTime)
+		}
+		for i := range steps {
 			start := time.Now()
 			if _, err := s.Step(ctx, ids[i%prompt]); err != nil {
 				return nil, err
 			}
-			times[i] = time.Since(start)
+			if round > 0 {
+				times = append(times, time.Since(start))
+			}
 		}
 	}
+	slices.Sort(prompts)
 	slices.Sort(times)
 	r := &BenchResult{
-		Workers: m.shared.pool.workers, PromptTokens: prompt, PromptRate: s.Stats.PromptRate(), DecodeTokens: steps,
-		DecodeRate: rate(1, times[steps/2]), BytesPerToken: s.Stats.BytesPerToken(),
+		Workers: m.shared.pool.workers, PromptTokens: prompt, PromptRate: rate(prompt, prompts[len(prompts)/2]), DecodeTokens: steps,
+		DecodeRate: rate(1, times[len(times)/2]), BytesPerToken: s.Stats.BytesPerToken(),
 	}
 	r.BytesPerSec = float64(r.BytesPerToken) * r.DecodeRate
 	for _, shard := range ckpt.Shards {
