@@ -18,9 +18,10 @@ type BenchResult struct {
 	PromptRate    float64 `json:"prompt_tokens_per_second"`
 	DecodeTokens  int     `json:"decode_tokens"`
 	DecodeRate    float64 `json:"decode_tokens_per_second"`
-	BytesPerToken int64   `json:"bytes_per_token"`   // weights that one decoded token needs
-	BytesPerSec   float64 `json:"bytes_per_second"`  // at which decoding went over them: to be held against the memory's read rate
-	PromptSpeedup float64 `json:"prompt_per_decode"` // prompt rate over decode rate
+	BytesPerToken int64   `json:"bytes_per_token"`       // weights that one decoded token needs
+	BytesPerSec   float64 `json:"bytes_per_second"`      // at which decoding went over them: to be held against the memory's read rate
+	PromptSpeedup float64 `json:"prompt_per_decode"`     // prompt rate over decode rate
+	Read          float64 `json:"read_bytes_per_second"` // of the memory, between the steps
 }
 
 // benchConfig has Laguna-S-2.1's layers: one dense and three sparse ones, a smaller vocabulary, and as many experts as the size asks for.
@@ -49,8 +50,9 @@ func BenchConfig(bytes int64) []byte {
 	return []byte(strings.Replace(benchConfig, "EXPERTS", string(count), 1))
 }
 
-// Bench runs a prompt and then single steps of random tokens, a few times over, on a checkpoint made of BenchConfig.
-func Bench(ctx context.Context, dir string, prompt, steps int, opts Options) (*BenchResult, error) {
+// Bench runs a prompt and then single steps of random tokens, a few times over, on a checkpoint made of BenchConfig. After each step, so that
+// both see the same machine, read is called: it reads memory and returns the bytes a second.
+func Bench(ctx context.Context, dir string, prompt, steps int, read func() float64, opts Options) (*BenchResult, error) {
 	ckpt, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {
 		return nil, err
@@ -71,6 +73,7 @@ func Bench(ctx context.Context, dir string, prompt, steps int, opts Options) (*B
 	// The first round fills the expert cache and the buffers, the others count, with their median prompt and their median step: other work on
 	// the machine disturbs those less.
 	var prompts, times []time.Duration
+	var reads []float64
 	for round := range 4 {
 		s.Truncate(0)
 		s.Stats = Stats{}
@@ -87,14 +90,16 @@ func Bench(ctx context.Context, dir string, prompt, steps int, opts Options) (*B
 			}
 			if round > 0 {
 				times = append(times, time.Since(start))
+				reads = append(reads, read())
 			}
 		}
 	}
 	slices.Sort(prompts)
 	slices.Sort(times)
+	slices.Sort(reads)
 	r := &BenchResult{
 		Workers: m.shared.pool.workers, PromptTokens: prompt, PromptRate: rate(prompt, prompts[len(prompts)/2]), DecodeTokens: steps,
-		DecodeRate: rate(1, times[len(times)/2]), BytesPerToken: s.Stats.BytesPerToken(),
+		DecodeRate: rate(1, times[len(times)/2]), BytesPerToken: s.Stats.BytesPerToken(), Read: reads[len(reads)/2],
 	}
 	r.BytesPerSec = float64(r.BytesPerToken) * r.DecodeRate
 	for _, shard := range ckpt.Shards {

@@ -76,7 +76,7 @@ func TestBench(t *testing.T) {
 	require.NoError(t, synthetic.WriteConfig(dir, config, 1<<20))
 	require.NoError(t, synthetic.WriteConfig(again, config, 1<<20))
 	require.Equal(t, readWeights(t, dir), readWeights(t, again))
-	r, err := Bench(context.Background(), dir, 32, 4, Options{Workers: 2})
+	r, err := Bench(context.Background(), dir, 32, 4, func() float64 { return 3e9 }, Options{Workers: 2})
 	require.NoError(t, err)
 	require.Equal(t, 2, r.Workers)
 	require.Positive(t, r.DecodeRate)

@@ -75,7 +75,6 @@ type gpuRate struct {
 // decodeRates are decoding beside the machine's own read rate on all cores.
 type decodeRates struct {
 	*engine.BenchResult
-	Read   float64 `json:"read_bytes_per_second"`
 	OfRead float64 `json:"of_read"`
 }
 
@@ -260,12 +259,11 @@ func (r *benchReport) benchDecode(c *cli.Context, t *terminal, dir string) error
 	if err := synthetic.WriteConfig(dir, r.sizes.model, 1<<30); err != nil {
 		return err
 	}
-	read := readRate(r.sizes.allMemory(r.Cores), r.sizes.each/8)
-	result, err := engine.Bench(c.Context, dir, r.sizes.prompt, r.sizes.steps, engine.Options{})
+	result, err := engine.Bench(c.Context, dir, r.sizes.prompt, r.sizes.steps, memoryReader(r.sizes.allMemory(r.Cores)), engine.Options{})
 	if err != nil {
 		return err
 	}
-	r.Decode = &decodeRates{result, read, result.BytesPerSec / read}
+	r.Decode = &decodeRates{result, result.BytesPerSec / result.Read}
 	t.printf("\ndecode of %s: %.1f tokens/s, %s of weights a token, %s/s = %.0f %% of the read rate; prompt of %d tokens %.1f times as fast a token\n",
 		size(result.ModelBytes), result.DecodeRate, size(result.BytesPerToken), size(int64(result.BytesPerSec)),
 		100*r.Decode.OfRead, result.PromptTokens, result.PromptSpeedup)
