@@ -82,7 +82,7 @@ func (w *writing) compute(set []quant.Member, mine []Module) (global float32, er
 	return global, nil
 }
 
-// mapped does the same on mappings of the weights, which saves copying them: a quarter of a job's time when they are in the page cache.
+// mapped does the same on mappings of the weights, which saves copying them: a tenth of a job's time when they are in the page cache.
 // The error is errors.ErrUnsupported or safetensors.ErrMemoryFault where that does not work; reading tells why, if it does not work either.
 func (w *writing) mapped(set []quant.Member, mine []Module) (global float32, err error) {
 	j := w.job

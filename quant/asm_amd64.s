@@ -5102,9 +5102,9 @@ TEXT ·widenNVFP4AVX512(SB), NOSPLIT, $0-40
 	MOVQ      packed+8(FP), CX
 	MOVQ      scales+16(FP), DX
 	MOVQ      values+24(FP), BX
-	MOVQ      groups+32(FP), SI
 	VMOVDQU64 quant_e2m1<>+0(SB), Z0
 	VMOVDQU64 quant_qwordShifts<>+0(SB), Z1
+	MOVQ      groups+32(FP), SI
 	SUBQ      $0x04, SI
 	JL        rest
 
@@ -5134,7 +5134,7 @@ four:
 	VMULPS.BCST  (BX)(DI*4), Z2, Z2
 	VMOVUPS      Z2, 768(AX)
 	ADDQ         $0x00000020, CX
-	ADDQ         $0x04, DX
+	ADDQ         $0x00000004, DX
 	ADDQ         $0x00000400, AX
 	SUBQ         $0x04, SI
 	JGE          four
@@ -5151,7 +5151,7 @@ one:
 	VMULPS.BCST  (BX)(DI*4), Z2, Z2
 	VMOVUPS      Z2, (AX)
 	ADDQ         $0x00000008, CX
-	ADDQ         $0x01, DX
+	ADDQ         $0x00000001, DX
 	ADDQ         $0x00000100, AX
 	DECQ         SI
 	JNZ          one

@@ -32,7 +32,7 @@ const (
 const ahead = 4096
 
 // Matrix-vector products, which compute while they read, get more by asking twice: for the second-level cache from far, for the first from
-// near. That took BF16 from 91 to 96 % of the read rate, and NVFP4 from 75 to 81 %, on a Xeon (model 207).
+// near. That took BF16 from 91 to 96 % of the read rate, and NVFP4 from 75 to 82 %, on a Xeon (model 207).
 const near, far = 1536, 6144
 
 // prefetch asks for the cache line at an offset from a stream's place, twice.

@@ -247,7 +247,6 @@ func widenNVFP4AVX512() {
 	Pragma("noescape")
 	dst, packed := Load(Param("dst"), GP64()), Load(Param("packed"), GP64())
 	scales, values := Load(Param("scales"), GP64()), Load(Param("values"), GP64())
-	n := Load(Param("groups"), GP64())
 	table, shifts := ZMM(), ZMM()
 	VMOVDQU64(valueTable(), table)
 	VMOVDQU64(bytes("qwordShifts", func(i int) byte { return byte(i/8*4) * map[bool]byte{true: 1}[i%8 == 0] }), shifts)
@@ -260,29 +259,7 @@ func widenNVFP4AVX512() {
 		VMULPS_BCST(Mem{Base: values, Index: s, Scale: 4}, codes, codes)
 		VMOVUPS(codes, Mem{Base: dst, Disp: 256 * i})
 	}
-	advance := func(k int) {
-		ADDQ(U32(8*k), packed)
-		ADDQ(Imm(uint64(k)), scales)
-		ADDQ(U32(256*k), dst)
-	}
-	SUBQ(Imm(4), n)
-	JL(LabelRef("rest"))
-	Label("four")
-	for i := range 4 {
-		group(i)
-	}
-	advance(4)
-	SUBQ(Imm(4), n)
-	JGE(LabelRef("four"))
-	Label("rest")
-	ADDQ(Imm(4), n)
-	JZ(LabelRef("done"))
-	Label("one")
-	group(0)
-	advance(1)
-	DECQ(n)
-	JNZ(LabelRef("one"))
-	Label("done")
+	fours(group, pointer{packed, 8}, pointer{scales, 1}, pointer{dst, 256})
 	VZEROUPPER()
 	RET()
 }
