@@ -230,6 +230,9 @@ func (j *job) checkSpace(units []*Unit) error {
 
 // units executes units: workers do the tasks of one unit after the other, in order, and finished shards are hashed meanwhile.
 func (j *job) units(ctx context.Context, units []*Unit) error {
+	// Workers and finishers spend a third of their time in the kernel. With more processors than goroutines the runtime leaves theirs to
+	// them; with one a core its monitor wakes all the time to hand them on, which cost a tenth of a job on two cores.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2*j.Jobs + 1))
 	j.Progress.Start(j.work(units))
 	all, cancel := context.WithCancel(ctx) // outlives the workers, since shards are still being hashed when the last of them ends
 	defer cancel()

@@ -141,8 +141,10 @@ func (w *writing) read(s *safetensors.Shard) {
 // finish hashes the shard, gives it its name and puts it into the journal.
 func (w *writing) finish(ctx context.Context) error {
 	j := w.job
-	flush(w.file) // the disk can work while the processor hashes
+	var flushing sync.WaitGroup
+	flushing.Go(func() { flush(w.file) }) // the disk can work while the processor hashes
 	sum, err := hashFile(ctx, w.file.Name(), j.Progress.Add)
+	flushing.Wait()
 	if err != nil {
 		return err
 	}
