@@ -19,8 +19,6 @@ const (
 	leastPiece = 64 << 10
 	mostPiece  = 1 << 20 // for one row of x, and where reading from the file should be worth its while
 	manyPiece  = 4 << 20 // for more
-
-	rowsAtATime = 256 // of x: as many as kernels keep in a core's second cache
 )
 
 // multiply computes all products added since the last call, on all workers at once.
@@ -70,16 +68,12 @@ func (s *Session) multiplyPiece(worker, piece int) {
 		s.fail(err)
 		return
 	}
-	blocks := (p.n + rowsAtATime - 1) / rowsAtATime
-	for i := range blocks {
-		t, n := i*p.n/blocks, (i+1)*p.n/blocks-i*p.n/blocks
-		x := quant.Matrix{Data: p.x[t*w.cols:], Rows: n, Cols: w.cols, Stride: w.cols}
-		y := quant.Matrix{Data: p.y[t*w.rows+from:], Rows: n, Cols: to - from, Stride: w.rows}
-		if w.fp4 {
-			quant.MatMulNVFP4(y, x, nil, code, group, w.step)
-		} else {
-			quant.MatMulBF16(y, x, nil, code)
-		}
+	x := quant.Matrix{Data: p.x, Rows: p.n, Cols: w.cols, Stride: w.cols}
+	y := quant.Matrix{Data: p.y[from:], Rows: p.n, Cols: to - from, Stride: w.rows}
+	if w.fp4 {
+		quant.MatMulNVFP4(y, x, code, group, w.step)
+	} else {
+		quant.MatMulBF16(y, x, code)
 	}
 }
 

@@ -165,12 +165,12 @@ func dotTileAVX2(a *byte, tokens int)
 //go:noescape
 func dotTileAVX512(a *byte, tokens int)
 
-// panelTileAVX2 computes a dotTile of 1 to 3 rows of x.
+// panelTileAVX2 computes a dotTile of 2 to 3 rows of x.
 //
 //go:noescape
 func panelTileAVX2(a *byte, tokens int)
 
-// panelTileAVX512 computes a dotTile of 1 to 6 rows of x.
+// panelTileAVX512 computes a dotTile of 3 to 6 rows of x.
 //
 //go:noescape
 func panelTileAVX512(a *byte, tokens int)

@@ -77,13 +77,13 @@ func Kernels(size int) []Kernel {
 		{"dequantize to float32", tile / 4, func(i int) { Dequantize(floats, in(i)[:tile/4], scalesOf(i)[:tile/32], q.global, false) }},
 		{"matvec bf16", tile, func(i int) { MatVecBF16(y, x, in(i), tile/2/benchCols, benchCols) }},
 		{"matvec nvfp4", tile, func(i int) { MatVecNVFP4(y, x, in(i), scalesOf(i), 1/q.global, 2*tile/benchCols, benchCols) }},
-		{"matmul bf16, 16 tokens", few.Rows * tile, func(i int) { MatMulBF16(product(few, tile/2/benchCols), few, nil, in(i)) }},
-		{"matmul bf16, 64 tokens", many.Rows * tile, func(i int) { MatMulBF16(product(many, tile/2/benchCols), many, nil, in(i)) }},
+		{"matmul bf16, 16 tokens", few.Rows * tile, func(i int) { MatMulBF16(product(few, tile/2/benchCols), few, in(i)) }},
+		{"matmul bf16, 64 tokens", many.Rows * tile, func(i int) { MatMulBF16(product(many, tile/2/benchCols), many, in(i)) }},
 		{"matmul nvfp4, 16 tokens", few.Rows * tile / 4, func(i int) {
-			MatMulNVFP4(product(few, tile/2/benchCols), few, nil, in(i)[:tile/4], scalesOf(i)[:tile/32], 1/q.global)
+			MatMulNVFP4(product(few, tile/2/benchCols), few, in(i)[:tile/4], scalesOf(i)[:tile/32], 1/q.global)
 		}},
 		{"matmul nvfp4, 64 tokens", many.Rows * tile / 4, func(i int) {
-			MatMulNVFP4(product(many, tile/2/benchCols), many, nil, in(i)[:tile/4], scalesOf(i)[:tile/32], 1/q.global)
+			MatMulNVFP4(product(many, tile/2/benchCols), many, in(i)[:tile/4], scalesOf(i)[:tile/32], 1/q.global)
 		}},
 		{"attention dots, 6 heads", heads * tile, func(i int) { DotRows(scores, queries, matrixOf(i)) }},
 		{"attention sums, 6 heads", heads * tile, func(i int) { AddRows(sums, scores, matrixOf(i)) }},

@@ -47,8 +47,8 @@ func TestKernelsStayInside(t *testing.T) {
 			}
 			for _, tokens := range []int{2, 7, 13} {
 				x, y := many(tokens, cols), many(tokens, rows)
-				MatMulBF16(y, x, nil, bf16)
-				MatMulNVFP4(y, x, nil, packed, scales, 1)
+				MatMulBF16(y, x, bf16)
+				MatMulNVFP4(y, x, packed, scales, 1)
 				for _, cols := range []int{cols, cols - 1, 1} {
 					q, m, dots := many(tokens, cols), many(6, cols), many(tokens, 6)
 					DotRows(dots, q, m)

@@ -93,7 +93,7 @@ func dequantizeBF16Blocks(_, _, _ []byte, _ *[256]float32) int { return 0 }
 
 func errorSumsBlocks(_ *errorLanes, _, _, _ []byte, _ *[256]float32) int { return 0 }
 
-func matMulBlocks(dst, x Matrix, index []int32, w *weights) bool { return false }
+func matMulBlocks(dst, x Matrix, w *weights) bool { return false }
 
 func dotRowsBlocks(dst, q, m Matrix) bool { return false }
 

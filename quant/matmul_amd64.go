@@ -54,7 +54,7 @@ var (
 	byEights = [16]uint32{0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15}
 )
 
-func matMulBlocks(dst, x Matrix, index []int32, w *weights) bool {
+func matMulBlocks(dst, x Matrix, w *weights) bool {
 	lanes, most := tileShape()
 	if lanes == 0 || x.Cols == 0 || x.Cols%groupSize != 0 {
 		return false
@@ -77,7 +77,7 @@ func matMulBlocks(dst, x Matrix, index []int32, w *weights) bool {
 		for i := range tiles {
 			from, to := i*dst.Rows/tiles, (i+1)*dst.Rows/tiles
 			for t := from; t < to; t++ {
-				row, at := indexed(x, index, t)[c:c+n], &packed[from*n+(t-from)*lanes]
+				row, at := x.row(t)[c:c+n], &packed[from*n+(t-from)*lanes]
 				if lanes == 16 {
 					interleaveAVX512(at, &row[0], &order[0], n/lanes, (to-from)*64)
 				} else {

@@ -15,8 +15,8 @@ func TestMatMulTakesItsKernels(t *testing.T) {
 		for _, cols := range []int{1024, 3072, 12288} {
 			x, dst := matrix(1, 3, cols, 0), matrix(2, 3, 5, 0)
 			bf16, packed, scales := make([]byte, 2*5*cols), make([]byte, 5*cols/2), make([]byte, 5*cols/groupSize)
-			require.Equal(t, assembly, matMulBlocks(dst, x, nil, &weights{codes: bf16}), cols)
-			require.Equal(t, assembly, matMulBlocks(dst, x, nil, &weights{packed, scales, 1}), cols)
+			require.Equal(t, assembly, matMulBlocks(dst, x, &weights{codes: bf16}), cols)
+			require.Equal(t, assembly, matMulBlocks(dst, x, &weights{packed, scales, 1}), cols)
 		}
 		for _, dim := range []int{64, 128} {
 			q, m, dots := matrix(1, 6, dim, 0), matrix(2, 9, dim, 0), matrix(3, 6, 9, 0)

@@ -41,34 +41,24 @@ func TestMatMul(t *testing.T) {
 			{8, 3, 3072},
 			{13, 6, 192},
 			{29, 66, 128},
+			{300, 5, 32},
 		} {
 			tokens, rows, cols := size[0], size[1], size[2]
 			bf16 := generate("gauss", uint64(cols), rows*cols, 0)
 			global, packed, scales := quantizeReference(profile(t, "ct-fp32-rcp6"), bf16)
-			values := make([]float32, rows*cols)
-			for _, index := range [][]int32{nil, {}} {
-				x := matrix(5, tokens+3, cols, 5)
-				if index != nil {
-					for i := range tokens {
-						index = append(index, int32(i*7%(tokens+3)))
-					}
-				}
-				got := matrix(6, tokens, rows, 3)
-				between := got.gaps()
-				for i, v := range bf16Values(bf16) {
-					values[i] = v
-				}
-				MatMulBF16(got, x, index, bf16)
-				for i := range tokens {
-					requireProducts(t, values, indexed(x, index, i), got.row(i))
-				}
-				Dequantize(values, packed, scales, global, false)
-				MatMulNVFP4(got, x, index, packed, scales, 1/global)
-				for i := range tokens {
-					requireProducts(t, values, indexed(x, index, i), got.row(i))
-				}
-				require.Equal(t, between, got.gaps(), size)
+			x, got := matrix(5, tokens, cols, 5), matrix(6, tokens, rows, 3)
+			between := got.gaps()
+			MatMulBF16(got, x, bf16)
+			for i := range tokens {
+				requireProducts(t, bf16Values(bf16), x.row(i), got.row(i))
 			}
+			values := make([]float32, rows*cols)
+			Dequantize(values, packed, scales, global, false)
+			MatMulNVFP4(got, x, packed, scales, 1/global)
+			for i := range tokens {
+				requireProducts(t, values, x.row(i), got.row(i))
+			}
+			require.Equal(t, between, got.gaps(), size)
 		}
 	})
 }
@@ -86,7 +76,7 @@ func TestMatMulWidths(t *testing.T) {
 	eachPath(t, func(t *testing.T) {
 		for cols := range 40 {
 			bf16, x, got := generate("gauss", 3, 6*cols, 0), matrix(1, 5, cols, 0), matrix(2, 5, 6, 0)
-			MatMulBF16(got, x, nil, bf16)
+			MatMulBF16(got, x, bf16)
 			for i := range 5 {
 				requireProducts(t, bf16Values(bf16), x.row(i), got.row(i))
 			}
@@ -113,13 +103,13 @@ func TestMatMulPlaces(t *testing.T) {
 			for i := range tokens {
 				x.row(i)[c] = float32(int(2) << i)
 			}
-			MatMulNVFP4(got, x, nil, packed, scales, 0.25)
+			MatMulNVFP4(got, x, packed, scales, 0.25)
 			for i := range tokens {
 				for r := range rows {
 					require.Equal(t, values[r*cols+c]*float32(int(2)<<i)/4, got.row(i)[r], "%d %d %d", c, i, r)
 				}
 			}
-			MatMulBF16(got, x, nil, bf16)
+			MatMulBF16(got, x, bf16)
 			for i := range tokens {
 				for r := range rows {
 					require.Equal(t, BF16ToFloat32(element(bf16, r*cols+c))*float32(int(2)<<i), got.row(i)[r], "%d %d %d", c, i, r)
@@ -137,22 +127,22 @@ func TestMatMulRowsAreAlone(t *testing.T) {
 		global, packed, scales := quantizeReference(Profiles[0], bf16)
 		x := matrix(4, tokens, cols, 0)
 		for _, form := range []struct {
-			multiply func(dst, x Matrix, index []int32, row int)
+			multiply func(dst, x Matrix, row int)
 			vector   func(dst, x []float32)
 		}{
 			{
-				func(dst, x Matrix, index []int32, row int) { MatMulBF16(dst, x, index, bf16[2*row*cols:]) },
+				func(dst, x Matrix, row int) { MatMulBF16(dst, x, bf16[2*row*cols:]) },
 				func(dst, x []float32) { MatVecBF16(dst, x, bf16, rows, cols) },
 			},
 			{
-				func(dst, x Matrix, index []int32, row int) {
-					MatMulNVFP4(dst, x, index, packed[row*cols/2:], scales[row*cols/16:], 1/global)
+				func(dst, x Matrix, row int) {
+					MatMulNVFP4(dst, x, packed[row*cols/2:], scales[row*cols/16:], 1/global)
 				},
 				func(dst, x []float32) { MatVecNVFP4(dst, x, packed, scales, 1/global, rows, cols) },
 			},
 		} {
 			whole, vectors := matrix(1, tokens, rows, 0), matrix(1, tokens, rows, 0)
-			form.multiply(whole, x, nil, 0)
+			form.multiply(whole, x, 0)
 			for i := range tokens {
 				form.vector(vectors.row(i), x.row(i))
 			}
@@ -163,13 +153,10 @@ func TestMatMulRowsAreAlone(t *testing.T) {
 				}
 				for _, row := range []int{0, 1, 7, 62, 269} {
 					for _, count := range []int{9, rows} {
-						part, index := matrix(2, n, min(rows-row, count), 0), make([]int32, n)
-						for i := range index {
-							index[i] = int32((i*5 + n) % tokens)
-						}
-						form.multiply(part, x, index, row)
-						for i, at := range index {
-							require.Equal(t, want.row(int(at))[row:][:part.Cols], part.row(i), "%d tokens from row %d", n, row)
+						part, from := matrix(2, n, min(rows-row, count), 0), tokens-n
+						form.multiply(part, x.rows(from, tokens), row)
+						for i := range n {
+							require.Equal(t, want.row(from + i)[row:][:part.Cols], part.row(i), "%d tokens from row %d", n, row)
 						}
 					}
 				}
@@ -236,8 +223,8 @@ func TestMatMulAllocatesNothing(t *testing.T) {
 		for _, tokens := range []int{1, 2, 13} {
 			x, y, m, dots := matrix(1, tokens, cols, 0), matrix(2, tokens, 6, 0), matrix(3, 6, cols, 0), matrix(4, tokens, 6, 0)
 			require.Zero(t, testing.AllocsPerRun(10, func() {
-				MatMulBF16(y, x, nil, w)
-				MatMulNVFP4(y, x, nil, w, scales, 1)
+				MatMulBF16(y, x, w)
+				MatMulNVFP4(y, x, w, scales, 1)
 				DotRows(dots, x, m)
 				AddRows(x, dots, m)
 			}), "%d tokens", tokens)

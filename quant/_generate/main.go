@@ -67,10 +67,10 @@ func main() {
 	stepsAVX2()
 	lookupBF16AVX2()
 	lookupBF16AVX512()
-	for _, panel := range []bool{false, true} {
-		dotTiles(avx2, 3, panel)
-		dotTiles(avx512, 6, panel)
-	}
+	dotTiles(avx2, 1, 3, false)
+	dotTiles(avx512, 1, 6, false)
+	dotTiles(avx2, 2, 3, true) // panels are of three rows or more, shared out evenly
+	dotTiles(avx512, 3, 6, true)
 	addTiles(avx2, 4)
 	addTiles(avx512, 8)
 	Generate()

@@ -37,24 +37,24 @@ const (
 	addRows          = 48
 )
 
-// dotTiles multiplies up to so many rows of x by four rows of w at a time: their products stay in registers, and each vector of w and x is
+// dotTiles multiplies from least to most rows of x by four rows of w at a time: their products stay in registers, and each vector of w and x is
 // loaded once for all of them. In a panel the vectors of the rows take turns; the panels' kernel prefetches four rows of w elsewhere for each four that it
 // multiplies.
-func dotTiles(v vector, most int, panel bool) {
+func dotTiles(v vector, least, most int, panel bool) {
 	name := "dotTile" + v.suffix
 	if panel {
 		name = "panelTile" + v.suffix
 	}
 	TEXT(name, NOSPLIT, "func(a *byte, tokens int)")
-	Doc(fmt.Sprintf("%s computes a dotTile of 1 to %d rows of x.", name, most))
+	Doc(fmt.Sprintf("%s computes a dotTile of %d to %d rows of x.", name, least, most))
 	Pragma("noescape")
 	a, tokens := Load(Param("a"), GP64()), Load(Param("tokens"), GP64())
-	for t := 1; t <= most; t++ {
+	for t := least; t <= most; t++ {
 		CMPQ(tokens, Imm(uint64(t)))
 		JEQ(LabelRef(fmt.Sprint("tokens", t)))
 	}
 	JMP(LabelRef("done"))
-	for t := 1; t <= most; t++ {
+	for t := least; t <= most; t++ {
 		Label(fmt.Sprint("tokens", t))
 		dotTile(v, a, t, panel)
 		JMP(LabelRef("done"))
