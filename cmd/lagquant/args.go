@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -69,12 +70,18 @@ func arrangeOptions(c *cli.Command, words []string) ([]string, error) {
 		}
 		seen[first] = true
 		if _, isBool := f.(*cli.BoolFlag); isBool {
-			options = append(options, word)
+			on, err := strconv.ParseBool(value)
+			switch {
+			case hasValue && err != nil:
+				return words, usage(fmt.Sprintf("option --%s is on or off, not %q", first, value), "write --"+first+", or leave it out")
+			case !hasValue || on:
+				options = append(options, "--"+first)
+			}
 			continue
 		}
 		if !hasValue {
-			if i++; i == len(words) {
-				return words, usage(fmt.Sprintf("option --%s needs a value", first), "lagquant "+c.Name+" --help shows an example")
+			if i++; i == len(words) || strings.HasPrefix(words[i], "--") {
+				return words, usage(fmt.Sprintf("option --%s needs a value", first), fmt.Sprintf("write --%s=VALUE; lagquant %s --help shows an example", first, c.Name))
 			}
 			value = words[i]
 		}
@@ -106,8 +113,9 @@ func wantsJSON(words []string) bool {
 		if w == "--" {
 			return false
 		}
-		if w == "--json" || w == "-json" {
-			return true
+		if name, value, hasValue := strings.Cut(w, "="); name == "--json" || name == "-json" {
+			on, _ := strconv.ParseBool(value)
+			return on || !hasValue
 		}
 	}
 	return false

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -46,24 +48,42 @@ func optionNames(c *cli.Command) string {
 	return strings.Join(names, " ")
 }
 
-// bashCompletion completes commands, then options after a dash and files elsewhere.
+// choices are the words that options with a few values take, and the shells.
+func choices() map[string]string {
+	return map[string]string{
+		"--profile":           "auto " + strings.Join(profileNames(), " "),
+		"--link":              "auto reflink hard copy",
+		"--backend":           "auto cpu cuda",
+		"--progress":          "auto json none",
+		"--kv":                "f32 fp8",
+		"--activations":       "auto w4a16 w4a4",
+		"--activation-scales": "own layer",
+		"completion":          "bash zsh fish",
+	}
+}
+
+// bashCompletion completes commands, then options after a dash, the words of an option that has few, and files elsewhere.
 func bashCompletion(commands []*cli.Command) string {
 	var b strings.Builder
 	b.WriteString(`_lagquant() {
-  local word=${COMP_WORDS[COMP_CWORD]} options=
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "` + commandNames(commands) + `" -- "$word")); return
-  fi
-  case ${COMP_WORDS[1]} in
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
+  case $before in
 `)
+	for _, option := range slices.Sorted(maps.Keys(choices())) {
+		fmt.Fprintf(&b, "    %s) words=\"%s\" ;;\n", option, choices()[option])
+	}
+	b.WriteString("  esac\n  case $COMP_CWORD,$word,${COMP_WORDS[1]} in\n")
+	fmt.Fprintf(&b, "    1,*) words=\"%s\" ;;\n", commandNames(commands))
 	for _, c := range commands {
-		fmt.Fprintf(&b, "    %s) options=\"%s\" ;;\n", c.Name, optionNames(c))
+		fmt.Fprintf(&b, "    *,-*,%s) words=\"%s\" ;;\n", c.Name, optionNames(c))
 	}
 	b.WriteString(`  esac
-  case $word in
-    -*) COMPREPLY=($(compgen -W "$options" -- "$word")) ;;
-    *) COMPREPLY=($(compgen -f -- "$word")) ;;
-  esac
+  local IFS=$'\n'
+  if [ -n "$words" ]; then
+    COMPREPLY=($(IFS=' '; compgen -W "$words" -- "$word"))
+  else
+    COMPREPLY=($(compgen -f -- "$word"))
+  fi
 }
 complete -o filenames -F _lagquant lagquant
 `)

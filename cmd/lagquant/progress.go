@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,11 +17,12 @@ import (
 // Workers only add to a counter; a ticker looks at it.
 type progress struct {
 	show  func(done, total int64, elapsed time.Duration)
+	clear func() // takes what is shown away
 	every time.Duration
 	done  atomic.Int64
 	total atomic.Int64
 	began time.Time
-	stop  chan struct{}
+	stop  func()
 	ended chan struct{}
 }
 
@@ -29,7 +31,7 @@ func progressFlag() cli.Flag {
 }
 
 func newProgress(t *terminal, mode, what string) (*progress, error) {
-	p := &progress{every: 10 * time.Second, began: time.Now(), stop: make(chan struct{}), ended: make(chan struct{})}
+	p := &progress{every: 10 * time.Second, began: time.Now(), clear: func() {}, ended: make(chan struct{})}
 	switch {
 	case mode == "none" || mode == "auto" && t.quiet:
 		p.show = func(int64, int64, time.Duration) {}
@@ -44,11 +46,12 @@ func newProgress(t *terminal, mode, what string) (*progress, error) {
 	case mode == "auto" && t.bar:
 		p.every = 100 * time.Millisecond
 		bar := progressbar.NewOptions64(-1, progressbar.OptionSetWriter(t.stderr), progressbar.OptionSetDescription(what),
-			progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionShowCount(), progressbar.OptionClearOnFinish())
+			progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionShowCount())
+		p.clear = func() { _ = bar.Clear() } // nothing to do about a terminal that went away
 		p.show = func(done, total int64, _ time.Duration) {
 			if total > 0 {
 				bar.ChangeMax64(total)
-				_ = bar.Set64(min(done, total)) // nothing to do about a terminal that went away
+				_ = bar.Set64(min(done, total))
 			}
 		}
 	case mode == "auto":
@@ -58,7 +61,9 @@ func newProgress(t *terminal, mode, what string) (*progress, error) {
 	default:
 		return nil, &fault.Error{Kind: fault.Usage, Problem: fmt.Sprintf("--progress %s is not known", mode), Hint: "use auto, json or none"}
 	}
-	go p.watch()
+	stop := make(chan struct{})
+	p.stop = sync.OnceFunc(func() { close(stop) })
+	go p.watch(stop)
 	return p, nil
 }
 
@@ -68,7 +73,7 @@ func (p *progress) Start(total int64) { p.total.Store(total) }
 // Add tells that n more bytes are done.
 func (p *progress) Add(n int64) { p.done.Add(n) }
 
-func (p *progress) watch() {
+func (p *progress) watch(stop chan struct{}) {
 	defer close(p.ended)
 	tick := time.NewTicker(p.every)
 	defer tick.Stop()
@@ -76,15 +81,16 @@ func (p *progress) watch() {
 		select {
 		case <-tick.C:
 			p.show(p.done.Load(), p.total.Load(), time.Since(p.began))
-		case <-p.stop:
+		case <-stop:
+			p.clear()
 			return
 		}
 	}
 }
 
-// end takes the bar away. It may be called only once.
+// end takes the bar away, before anything is printed where it stood. A second call does nothing.
 func (p *progress) end() {
-	close(p.stop)
+	p.stop()
 	<-p.ended
 }
 

@@ -72,6 +72,7 @@ func verifyStructure(c *cli.Context, t *terminal, name string, opts verify.Optio
 	}
 	bar.Start(0)
 	report, err := verify.Structure(c.Context, ref.Dir, opts)
+	bar.end()
 	if err != nil {
 		return err
 	}
@@ -110,6 +111,7 @@ func verifyAgainst(c *cli.Context, t *terminal, name string, opts verify.Options
 	bar.Start(bytesOf(a.Checkpoint) + bytesOf(b.Checkpoint))
 	opts.Names = [2]string{title(a.ref), title(b.ref)}
 	comparison, err := verify.Against(c.Context, a.Checkpoint, b.Checkpoint, opts)
+	bar.end()
 	if err != nil {
 		return err
 	}
