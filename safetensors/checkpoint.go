@@ -71,7 +71,7 @@ func ScanCheckpoint(dir string) (*Checkpoint, []error, error) {
 		names = shardNames(ix.weightMap)
 	} else {
 		names, err = unindexedShards(files)
-		report(err)
+		report(fault.In(dir, err))
 	}
 	for _, f := range files {
 		if !slices.Contains(names, f) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/safetensors"
 	"github.com/lagquant/lagquant/spec"
 )
@@ -81,7 +82,7 @@ func inspect(m *model) (*inspection, error) {
 	i := &inspection{Schema: "lagquant-inspect/1", Model: title(m.ref), Revision: m.ref.Revision}
 	q, err := spec.ParseQuantConfig(m.Config)
 	if err != nil {
-		return nil, err
+		return nil, fault.In("config.json", err)
 	}
 	i.Scheme = scheme(q)
 	var config struct{ Architectures []string }

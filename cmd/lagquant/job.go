@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/pipeline"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
@@ -107,6 +108,9 @@ func (m *model) checkpoint() *safetensors.Checkpoint {
 func (j *job) chooseProfile(ctx context.Context, name string, t *terminal) error {
 	if name != "auto" {
 		p, _ := quant.ProfileByName(name)
+		if err := j.checkForced(ctx, name, t); err != nil {
+			return err
+		}
 		return j.plan.SetProfile(p, []string{"chosen by --profile"})
 	}
 	d, err := verify.DetectProfile(ctx, j.model.Checkpoint, j.base.checkpoint(), verify.Options{})
@@ -119,6 +123,33 @@ func (j *job) chooseProfile(ctx context.Context, name string, t *terminal) error
 	p, _ := quant.ProfileByName(d.Profile)
 	j.detection = d
 	return j.plan.SetProfile(p, evidence(d))
+}
+
+// checkForced warns where the base proves another profile than the one that the user names.
+func (j *job) checkForced(ctx context.Context, name string, t *terminal) error {
+	if j.base == nil {
+		return nil
+	}
+	d, err := verify.DetectProfile(ctx, j.model.Checkpoint, j.base.Checkpoint, verify.Options{})
+	if fault.KindOf(err) == fault.Refused && err != nil {
+		t.note("warning: %v", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if d.Recipe == nil {
+		for _, w := range d.Warnings {
+			t.note("warning: %s", w)
+		}
+		return nil
+	}
+	for _, c := range d.Recipe.Profiles {
+		if c.Profile == name && c.Exact < c.Modules {
+			t.note("warning: the base proves %s and not %s", strings.Join(d.Recipe.Proven, " or "), c)
+		}
+	}
+	return nil
 }
 
 // evidence tells why a profile was chosen, without folder names: it becomes part of the output, which must not depend on them.

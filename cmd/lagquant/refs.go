@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"path/filepath"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -55,10 +57,29 @@ func open(typed string, beside *safetensors.Ref) (*model, error) {
 		return nil, err
 	}
 	ckpt, err := safetensors.OpenCheckpoint(ref.Dir)
+	if err != nil && beside != nil {
+		err = in(ref.Dir, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &model{ref, ckpt}, nil
+}
+
+// in says in which of a command's checkpoints something is wrong.
+func in(dir string, err error) error {
+	if e, ok := errors.AsType[*fault.Error](err); ok && !filepath.IsAbs(e.File) && !strings.HasPrefix(e.File, dir) {
+		e.File = filepath.Join(dir, e.File)
+	}
+	return err
+}
+
+// titles names two checkpoints in a line of output: by their paths where they are otherwise called alike.
+func titles(a, b safetensors.Ref) (string, string) {
+	if x, y := title(a), title(b); x != y {
+		return x, y
+	}
+	return a.Dir, b.Dir
 }
 
 // title names a checkpoint in a line of output.

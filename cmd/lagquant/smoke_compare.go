@@ -2,9 +2,7 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -33,7 +31,7 @@ func (s *smoke) against(c *cli.Context, m *model, opts engine.Options, prompt []
 	}
 	reference, err := engine.Load(r.Checkpoint, opts)
 	if err != nil {
-		return inReference(r, err)
+		return in(r.Dir, err)
 	}
 	defer reference.Close()
 	opts.Beside = reference
@@ -63,10 +61,11 @@ func (s *smoke) against(c *cli.Context, m *model, opts engine.Options, prompt []
 		}
 		comparisons = append(comparisons, named{c.String("text"), over})
 	}
+	model, against := titles(m.ref, r.ref)
 	for _, n := range comparisons {
-		s.printComparison(n, title(m.ref), title(r.ref))
+		s.printComparison(n, model, against)
 	}
-	return s.finish(a, title(r.ref), comparisons)
+	return s.finish(a, against, comparisons)
 }
 
 // text makes the ids of the file that --text names.
@@ -80,14 +79,6 @@ func (s *smoke) text(c *cli.Context) ([]int32, error) {
 	}
 	ids, err := s.tokenizer.Encode(string(b), true)
 	return ids, fault.In(c.String("text"), err)
-}
-
-// inReference says of a fault that it lies in the checkpoint that --against names.
-func inReference(r *model, err error) error {
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.File != "" {
-		e.File = filepath.Join(r.Dir, e.File)
-	}
-	return err
 }
 
 func (s *smoke) printComparison(n named, model, reference string) {

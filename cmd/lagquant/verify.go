@@ -109,7 +109,7 @@ func verifyAgainst(c *cli.Context, t *terminal, name string, opts verify.Options
 		return err
 	}
 	bar.Start(bytesOf(a.Checkpoint) + bytesOf(b.Checkpoint))
-	opts.Names = [2]string{title(a.ref), title(b.ref)}
+	opts.Names[0], opts.Names[1] = titles(a.ref, b.ref)
 	comparison, err := verify.Against(c.Context, a.Checkpoint, b.Checkpoint, opts)
 	bar.end()
 	if err != nil {
