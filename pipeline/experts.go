@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -170,15 +171,77 @@ func sets(chosen map[string]*expert) (map[string][]string, error) {
 		for _, want := range []struct{ have, lack spec.Role }{{spec.Gate, spec.Up}, {spec.Up, spec.Gate}} {
 			if r[want.have] != "" && r[want.lack] == "" && gated {
 				e := chosen[r[want.have]]
-				return nil, &fault.Error{
-					Kind: fault.Refused, File: e.file, Tensor: e.name, Problem: fmt.Sprintf("its %s projection is missing: gate and up share a global scale", want.lack),
-					Hint: "the checkpoint is not whole; compare it with another download (lagquant verify)",
-				}
+				return nil, broken(e.file, e.name, "its %s projection is missing: gate and up share a global scale", want.lack)
 			}
 		}
 		out[key] = slices.Sorted(maps.Values(r))
 	}
 	return out, nil
+}
+
+// checkExpected holds the chosen layers against what the config says of their experts, for the models whose tensors are known by it.
+func checkExpected(src *Source, s *spec.Nvfp4ExpertSourceSpec, layers []int) error {
+	expected, known, err := spec.ExpectedTensors(src.Config)
+	if err != nil || !known {
+		return fault.In(configName, err)
+	}
+	for _, want := range expected {
+		e, ok := s.Match(want.Name)
+		if !ok || want.Optional || e.Bank < 0 || !slices.Contains(layers, e.Layer) {
+			continue
+		}
+		shard, t, ok := src.Lookup(want.Name)
+		if !ok {
+			return broken("", want.Name, "is missing, though %s says that layer %d has it", configName, e.Layer)
+		}
+		if !want.Accepts(t) {
+			return broken(shard.Name, want.Name, "is %s %v, expected %s %v by the sizes in %s", t.DType, t.Shape, want.DTypes[0], want.Shapes[0], configName)
+		}
+	}
+	return nil
+}
+
+// checkLayers refuses layers whose experts do not fit together, whatever the model: one is missing, or another's shape is not that of the rest.
+func checkLayers(chosen map[string]*expert) error {
+	type projections struct {
+		layer int
+		role  spec.Role
+	}
+	of := map[projections][]*expert{}
+	for _, name := range slices.Sorted(maps.Keys(chosen)) {
+		e := chosen[name]
+		of[projections{e.Layer, e.Role}] = append(of[projections{e.Layer, e.Role}], e)
+	}
+	byPlace := func(a, b projections) int { return cmp.Or(cmp.Compare(a.layer, b.layer), cmp.Compare(a.role, b.role)) }
+	for _, p := range slices.SortedFunc(maps.Keys(of), byPlace) {
+		experts := of[p]
+		slices.SortFunc(experts, func(a, b *expert) int { return cmp.Compare(a.Expert, b.Expert) })
+		first := experts[0].weight.tensor.Shape
+		for i, e := range experts {
+			if e.Expert != i {
+				return broken(e.file, e.name, "is there, but layer %d has no %s projection of expert %d", p.layer, p.role, i)
+			}
+			if shape := e.weight.tensor.Shape; !slices.Equal(shape, first) {
+				return broken(e.file, e.name, "has shape %v, expected %v as expert 0 has", shape, first)
+			}
+		}
+		downs := of[projections{p.layer, spec.Down}]
+		if len(downs) != len(experts) {
+			return broken("", "", "layer %d has %d %s projections and %d down projections", p.layer, len(experts), p.role, len(downs))
+		}
+		if down := downs[0].weight.tensor.Shape; p.role != spec.Down && (first[0] != down[1] || first[1] != down[0]) {
+			return broken(experts[0].file, experts[0].name, "has shape %v, expected [%d %d] for a down projection of %v", first, down[1], down[0], down)
+		}
+	}
+	return nil
+}
+
+// broken is the error for a checkpoint that no loader would take.
+func broken(file, tensor, format string, args ...any) error {
+	return &fault.Error{
+		Kind: fault.Refused, File: file, Tensor: tensor, Problem: fmt.Sprintf(format, args...),
+		Hint: "the checkpoint is not whole; compare it with another download (lagquant verify)",
+	}
 }
 
 // checkWeight refuses what cannot be requantized.

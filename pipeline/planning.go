@@ -51,6 +51,12 @@ func MakePlan(src, donor *Source, opts PlanOptions) (*Plan, error) {
 			return nil, err
 		}
 	}
+	if err := checkLayers(chosen); err != nil {
+		return nil, err
+	}
+	if err := checkExpected(src, s, layers); err != nil {
+		return nil, err
+	}
 	wantsInput, err := checkGroups(chosen, q)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -168,6 +169,60 @@ func TestReports(t *testing.T) {
 				src.tensor(expert3+"up_proj.weight", func(b []byte) { binary.LittleEndian.PutUint16(b[2*(12*192+7):], 0x7fc1) })
 			},
 			kind: fault.Refused, message: []string{expert3 + "up_proj.weight", "element [12, 7] is NaN", "model-000"},
+		},
+		{
+			report: "an expert of another shape than its peers: the output would look whole",
+			change: func(src, _ editable) {
+				src.shard(src.home(expert3+"up_proj.weight"), func(tensors map[string]*blob) {
+					tensors[expert3+"up_proj.weight"].shape = []uint64{192, 64}
+				})
+			},
+			kind: fault.Refused, message: []string{expert3 + "up_proj.weight", "has shape [192 64], expected [64 192] as expert 0 has", "model-000"},
+		},
+		{
+			report: "an expert in the middle is missing, of a model whose config is not known",
+			change: func(src, _ editable) {
+				src.config(`"model_type": "laguna"`, `"model_type": "other"`)
+				for _, p := range []string{"gate_proj", "up_proj", "down_proj"} {
+					src.shard(src.home(expert3+p+".weight"), func(tensors map[string]*blob) { delete(tensors, expert3+p+".weight") })
+				}
+			},
+			kind: fault.Refused, message: []string{"layer 6 has no down projection of expert 3"},
+		},
+		{
+			report: "one projection of the last expert is missing, of a model whose config is not known",
+			change: func(src, _ editable) {
+				src.config(`"model_type": "laguna"`, `"model_type": "other"`)
+				last := "model.layers.6.mlp.experts.7.down_proj.weight"
+				src.shard(src.home(last), func(tensors map[string]*blob) { delete(tensors, last) })
+			},
+			kind: fault.Refused, message: []string{"layer 6 has 8 gate projections and 7 down projections"},
+		},
+		{
+			report: "all experts' gates and ups have another width than their downs",
+			change: func(src, _ editable) {
+				src.config(`"model_type": "laguna"`, `"model_type": "other"`)
+				for expert := range 8 {
+					down := fmt.Sprintf("model.layers.6.mlp.experts.%d.down_proj.weight", expert)
+					src.shard(src.home(down), func(tensors map[string]*blob) { tensors[down].shape = []uint64{96, 128} })
+				}
+			},
+			kind: fault.Refused, message: []string{"experts.0.gate_proj.weight", "has shape [64 192], expected [128 96] for a down projection of [96 128]"},
+		},
+		{
+			report: "the last expert is missing, which only the config tells",
+			change: func(src, _ editable) {
+				for _, p := range []string{"gate_proj", "up_proj", "down_proj"} {
+					last := "model.layers.6.mlp.experts.7." + p + ".weight"
+					src.shard(src.home(last), func(tensors map[string]*blob) { delete(tensors, last) })
+				}
+			},
+			kind: fault.Refused, message: []string{"experts.7.gate_proj.weight", "is missing, though config.json says that layer 6 has it"},
+		},
+		{
+			report: "a config of impossible numbers",
+			change: func(src, _ editable) { src.config(`"num_experts": 8`, `"num_experts": "eight"`) },
+			kind:   fault.Refused, message: []string{"config.json", `num_experts is "eight"`},
 		},
 		{
 			report: "vllm-project/compressed-tensors#832, nearest tools: an Inf weight destroys the tensor",
