@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/safetensors"
@@ -34,14 +35,13 @@ func CheckOutput(out string, sources ...string) error {
 		}
 	}
 	entries, err := os.ReadDir(out)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if errors.Is(err, fs.ErrInvalid) || isFile(out) {
+	switch {
+	case isFile(out):
 		return &fault.Error{Kind: fault.Usage, File: out, Problem: "is a file", Hint: "--out names a folder that does not exist yet"}
-	}
-	if err != nil {
-		return err
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return outputFault(out, err)
 	}
 	if len(entries) > 0 && !Unfinished(out) {
 		return &fault.Error{
@@ -50,6 +50,11 @@ func CheckOutput(out string, sources ...string) error {
 		}
 	}
 	return nil
+}
+
+// outputFault names an output folder that cannot be worked in.
+func outputFault(out string, err error) error {
+	return ioFault(out, "cannot be used as output", "name another folder with --out, or mend the cause", err)
 }
 
 func isFile(path string) bool {
@@ -79,7 +84,7 @@ func resolve(path string) (string, error) {
 		return "", err
 	}
 	real, err := filepath.EvalSymlinks(path)
-	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path {
+	if missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR); missing && filepath.Dir(path) != path {
 		parent, err := resolve(filepath.Dir(path))
 		return filepath.Join(parent, filepath.Base(path)), err
 	}
@@ -93,7 +98,7 @@ func prepareOutput(plan *Plan, src *safetensors.Checkpoint, out string, restart 
 	}
 	lockFile, err := lockOutput(out)
 	if err != nil {
-		return nil, err
+		return nil, outputFault(out, err)
 	}
 	begun, err := resumable(out)
 	if err != nil {
@@ -113,6 +118,9 @@ func prepareOutput(plan *Plan, src *safetensors.Checkpoint, out string, restart 
 		var b []byte
 		if b, err = plan.encode(); err == nil {
 			err = errors.Join(writeFile(out, filepath.Join(workDir, "plan"), b, 0o644), syncDir(out))
+		}
+		if err != nil {
+			err = outputFault(out, err)
 		}
 	}
 	if err != nil {

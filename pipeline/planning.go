@@ -3,6 +3,7 @@ package pipeline
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -280,8 +281,12 @@ func (p *Plan) addFiles(c *safetensors.Checkpoint) error {
 			leave(name, "it describes the source")
 		}
 	}
-	err := walk(c.Dir, "", func(name string) {
-		if !known[name] {
+	err := walk(c.Dir, "", func(name, odd string) {
+		switch {
+		case known[name]:
+		case odd != "":
+			leave(name, odd)
+		default:
 			p.Files = append(p.Files, name)
 		}
 	})
@@ -289,8 +294,9 @@ func (p *Plan) addFiles(c *safetensors.Checkpoint) error {
 	return err
 }
 
-// walk visits the files below dir by their slash-separated names, links followed, tools' own folders passed over.
-func walk(dir, below string, visit func(name string)) error {
+// walk visits the files below dir by their slash-separated names, links followed, tools' own folders passed over. odd says why something is
+// no file to copy.
+func walk(dir, below string, visit func(name, odd string)) error {
 	entries, err := os.ReadDir(filepath.Join(dir, filepath.FromSlash(below)))
 	if err != nil {
 		return err
@@ -301,12 +307,22 @@ func walk(dir, below string, visit func(name string)) error {
 			name = below + "/" + name
 		}
 		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name)))
+		link := e.Type()&fs.ModeSymlink != 0
 		switch {
+		case link && errors.Is(err, fs.ErrNotExist):
+			return &fault.Error{
+				Kind: fault.IO, File: name, Problem: "is a link to a file that is not there", Err: err,
+				Hint: "download the file, or remove the link if the model does not need it",
+			}
 		case err != nil:
 			return err
 		case info.Mode().IsRegular():
-			visit(name)
-		case info.IsDir() && e.Type()&fs.ModeSymlink == 0 && e.Name() != ".git" && e.Name() != ".cache" && e.Name() != workDir:
+			visit(name, "")
+		case !info.IsDir():
+			visit(name, "it is neither a file nor a folder")
+		case link:
+			visit(name, "it is a link to a folder")
+		case e.Name() != ".git" && e.Name() != ".cache" && e.Name() != workDir:
 			if err := walk(dir, name, visit); err != nil {
 				return err
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
@@ -160,6 +161,13 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 				j.made[t.Name] = true
 			}
 		}
+	}
+	for _, name := range plan.Files { // what cannot be read should show before the work, not after it
+		f, err := os.Open(filepath.Join(src.Dir, filepath.FromSlash(name)))
+		if err != nil {
+			return nil, readFault(name, err)
+		}
+		f.Close()
 	}
 	if err := j.makeArenas(); err != nil {
 		return nil, err

@@ -199,15 +199,22 @@ func (j *job) record(r *unitResult) error {
 
 // writeFault names the output file that could not be written.
 func writeFault(name string, err error) error {
+	return ioFault(name, "cannot be written", "finished shards are kept: mend the cause and run the same command again to go on", err)
+}
+
+// readFault names the source file that could not be read.
+func readFault(name string, err error) error {
+	return ioFault(name, "cannot be read", "mend the cause, or take another copy of the checkpoint", err)
+}
+
+// ioFault tells what the system says of a file, without the call and the path: that may be of a temporary file.
+func ioFault(name, what, hint string, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
 	cause := err
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		cause = p.Err // the path is that of a temporary file
+		cause = p.Err
 	}
-	return &fault.Error{
-		Kind: fault.IO, File: name, Problem: fmt.Sprintf("cannot be written: %v", cause), Err: err,
-		Hint: "finished shards are kept: mend the cause and run the same command again to go on",
-	}
+	return &fault.Error{Kind: fault.IO, File: name, Problem: fmt.Sprintf("%s: %v", what, cause), Err: err, Hint: hint}
 }

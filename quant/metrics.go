@@ -4,9 +4,9 @@ import "math"
 
 // Errors are the sums from which the quality of a quantization is told. Sums of several tensors add up.
 type Errors struct {
-	SumSquares      float64 // of the weights
-	SumSquaredError float64 // of weight - dequantized weight
-	SumSquaredFloor float64 // the same with the real number amax/6 as group scale: what amax scaling could reach at best
+	SumSquares      float64 `json:"squares"`       // of the weights
+	SumSquaredError float64 `json:"squared_error"` // of weight - dequantized weight
+	SumSquaredFloor float64 `json:"squared_floor"` // the same with the real number amax/6 as group scale: what amax scaling could reach at best
 }
 
 // Add adds the sums of another tensor.
