@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -73,7 +74,7 @@ func tempPath(out, name string) string {
 }
 
 // bring puts an unchanged source file into the output as link says.
-func bring(src, out, name string, link Link) error {
+func bring(ctx context.Context, src, out, name string, link Link) error {
 	from, err := os.Open(src)
 	if err != nil {
 		return err
@@ -90,14 +91,14 @@ func bring(src, out, name string, link Link) error {
 	if err != nil {
 		return err
 	}
-	if err := fill(to, from, link); err != nil {
+	if err := fill(ctx, to, from, link); err != nil {
 		return errors.Join(err, to.Close())
 	}
 	return publish(to, info.Mode(), filepath.Join(out, filepath.FromSlash(name)))
 }
 
 // fill makes the empty file to equal to from.
-func fill(to, from *os.File, link Link) error {
+func fill(ctx context.Context, to, from *os.File, link Link) error {
 	if link != LinkCopy {
 		err := reflink(to, from)
 		if err == nil {
@@ -110,9 +111,22 @@ func fill(to, from *os.File, link Link) error {
 			}
 		}
 	}
-	_, err := io.Copy(to, from) // file to file: copy_file_range on Linux
-	return err
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		_, err := io.CopyN(to, from, fillChunk) // file to file: copy_file_range on Linux
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
+
+// fillChunk is how much is copied before an interrupt is looked for.
+const fillChunk = 64 << 20
 
 func hardLink(src, out, name string) error {
 	real, err := filepath.EvalSymlinks(src) // a link to a link would not be a regular file

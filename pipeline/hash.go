@@ -100,6 +100,7 @@ func hashMapped(h io.Writer, f *os.File, at, n int64) error {
 		if why := readAt(f, make([]byte, n), at); why != nil {
 			return why
 		}
+		err = fault.In(f.Name(), err)
 	}
 	return err
 }

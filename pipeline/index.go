@@ -14,31 +14,30 @@ import (
 // index gives the bytes of the output's index: every tensor, total_size as their bytes, whatever else the metadata held kept. The form is
 // the one that huggingface_hub writes: keys sorted, indented by two.
 func (p *Plan) index(src *safetensors.Checkpoint) ([]byte, error) {
-	metadata := map[string]json.RawMessage{}
+	var metadata map[string]json.RawMessage
 	if src.IndexMetadata != nil {
 		if err := json.Unmarshal(src.IndexMetadata, &metadata); err != nil {
 			return nil, &fault.Error{Kind: fault.Refused, File: indexName, Problem: "metadata: " + err.Error(), Err: err}
 		}
 	}
-	if metadata == nil { // "metadata": null
+	if metadata == nil { // none, or null
 		metadata = map[string]json.RawMessage{}
 	}
 	metadata["total_size"] = json.RawMessage(fmt.Sprint(p.TotalSize))
 
+	headers := make(map[string]*safetensors.Header, len(src.Shards))
+	for _, s := range src.Shards {
+		headers[s.Name] = s.Header
+	}
 	where := make(map[string]string, p.TensorsOut)
 	for i := range p.Units {
 		u := &p.Units[i]
-		for _, s := range src.Shards {
-			if s.Name != u.Shard {
-				continue
-			}
-			layout, err := p.layout(u, s.Header)
-			if err != nil {
-				return nil, err
-			}
-			for _, t := range layout.Tensors {
-				where[t.Name] = u.Shard
-			}
+		layout, err := p.layout(u, headers[u.Shard])
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range layout.Tensors {
+			where[t.Name] = u.Shard
 		}
 	}
 	var b bytes.Buffer

@@ -69,7 +69,7 @@ func (s InputScales) added() bool {
 	return s.From == FromDonor || s.From == FromPeers || s.From == FromConstant
 }
 
-// chooseInputScales settles where input scales come from, and checks by the headers that they are there.
+// chooseInputScales settles where input scales come from, and checks that they are there: a donor's by its headers, peers by reading them.
 func (p *Plan) chooseInputScales(wanted bool, src, donor *Source, chosen map[string]*expert) error {
 	switch {
 	case !wanted && p.InputScales.From != "" && p.InputScales.From != FromNone:
@@ -201,7 +201,7 @@ func readScalar(at weight) (float32, error) {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b)), nil
 }
 
-// peers returns for each projection the smallest input global scale (of the largest activation) among the checkpoint's own experts.
+// peers returns for each projection the input global scale of the largest activation among the checkpoint's own experts.
 func (p *Plan) peers(src *safetensors.Checkpoint) (map[spec.Role]float32, error) {
 	s, err := spec.Detect(src.Config, src.Names())
 	if err != nil {
@@ -221,10 +221,8 @@ func (p *Plan) peers(src *safetensors.Checkpoint) (map[spec.Role]float32, error)
 			if !lawfulGlobal(v) {
 				continue // verify reports it; it must not become everybody's
 			}
-			if p.Names.Reciprocal {
-				v = -v // ModelOpt stores amax/2688: the largest activation has the largest
-			}
-			if old, ok := least[e.Role]; !ok || v < old {
+			old, ok := least[e.Role]
+			if !ok || v < old != p.Names.Reciprocal { // ModelOpt stores amax/2688: there the largest is of the largest activation
 				least[e.Role] = v
 			}
 		}
@@ -233,9 +231,6 @@ func (p *Plan) peers(src *safetensors.Checkpoint) (map[spec.Role]float32, error)
 		return nil, &fault.Error{
 			Kind: fault.Usage, Problem: "--input-scales peers: the checkpoint has no quantized layer with input scales of its own", Hint: "name a revision that has them",
 		}
-	}
-	for role, v := range least {
-		least[role] = max(v, -v)
 	}
 	return least, nil
 }

@@ -30,7 +30,8 @@ type unitResult struct {
 	Errors  quant.Errors      `json:"errors"`
 	// Measured is the number of modules that Errors are of.
 	Measured int     `json:"measured"`
-	Read     []stamp `json:"read"` // the source files that went into it
+	Inputs   string  `json:"inputs"` // digest of the input scales in it, which may come from a donor
+	Read     []stamp `json:"read"`   // the source files that went into it
 }
 
 // stamp tells a file's contents apart from later ones without reading them.
@@ -107,21 +108,22 @@ func (j *journal) replay() (whole int64, err error) {
 	}
 }
 
-// finished returns a unit's result if it still stands: the output file is there in full and none of the source files has changed since.
-func (j *journal) finished(out, shard string, paths map[string]string) *unitResult {
+// finished says whether a unit's result still stands: the output file is there in full, its input scales are still the same and none of the
+// source files has changed since.
+func (j *journal) finished(out, shard, inputs string, paths map[string]string) bool {
 	u := j.done[shard]
-	if u == nil {
-		return nil
+	if u == nil || u.Inputs != inputs {
+		return false
 	}
 	if info, err := os.Lstat(filepath.Join(out, shard)); err != nil || !info.Mode().IsRegular() || info.Size() != u.Size {
-		return nil
+		return false
 	}
 	for _, was := range u.Read {
 		if now, err := stampOf(was.File, paths[was.File]); err != nil || now != was {
-			return nil
+			return false
 		}
 	}
-	return u
+	return true
 }
 
 // record makes a finished unit last.

@@ -115,18 +115,27 @@ func prepareOutput(plan *Plan, src *safetensors.Checkpoint, out string, restart 
 		}
 	}
 	if begun == nil && err == nil {
-		var b []byte
-		if b, err = plan.encode(); err == nil {
-			err = errors.Join(writeFile(out, filepath.Join(workDir, "plan"), b, 0o644), syncDir(out))
-		}
-		if err != nil {
-			err = outputFault(out, err)
-		}
+		err = begin(out, plan)
 	}
 	if err != nil {
 		return nil, errors.Join(err, lockFile.Close())
 	}
 	return lockFile, nil
+}
+
+// begin writes down what an output is going to be. A journal without a plan is of some other.
+func begin(out string, plan *Plan) error {
+	b, err := plan.encode()
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(out, workDir, "journal")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return outputFault(out, err)
+	}
+	if err := errors.Join(writeFile(out, filepath.Join(workDir, "plan"), b, 0o644), syncDir(out)); err != nil {
+		return outputFault(out, err)
+	}
+	return nil
 }
 
 // resumable reads the plan that an output folder was begun with; nil if none was.
@@ -146,16 +155,14 @@ func resumable(out string) (*Plan, error) {
 	return &p, nil
 }
 
-// forget removes what an unfinished job left, and nothing that it did not write.
+// forget removes what an unfinished job left, and nothing that it did not write: first what vouches for it, last the plan, so that it can be
+// called again when it was interrupted.
 func forget(out string, begun *Plan) error {
-	names := slices.Concat(begun.Files, []string{
-		PlanName, ManifestName, indexName, configName,
-		filepath.Join(workDir, "plan"), filepath.Join(workDir, "journal"),
-	})
+	names := []string{filepath.Join(workDir, "journal"), configName, indexName, ManifestName, PlanName}
 	for _, u := range begun.Units {
 		names = append(names, u.Shard)
 	}
-	for _, name := range names {
+	for _, name := range append(append(names, begun.Files...), filepath.Join(workDir, "plan")) {
 		if !filepath.IsLocal(filepath.FromSlash(name)) {
 			continue
 		}
@@ -163,7 +170,7 @@ func forget(out string, begun *Plan) error {
 			return err
 		}
 	}
-	return os.RemoveAll(filepath.Join(out, workDir, "partial"))
+	return nil
 }
 
 // complete adds what lies beside the shards. The index and then the config come last, since a loader looks for them first.
@@ -210,7 +217,7 @@ func (j *job) origin(tensor string) string {
 }
 
 func (j *job) bringFile(ctx context.Context, src *safetensors.Checkpoint, name string) (FileEntry, error) {
-	if err := bring(filepath.Join(src.Dir, filepath.FromSlash(name)), j.Out, name, j.Link); err != nil {
+	if err := bring(ctx, filepath.Join(src.Dir, filepath.FromSlash(name)), j.Out, name, j.Link); err != nil {
 		return FileEntry{}, writeFault(name, err)
 	}
 	path := filepath.Join(j.Out, filepath.FromSlash(name))

@@ -1,7 +1,7 @@
 // Package pipeline turns the BF16 experts of chosen layers into NVFP4, streaming shard by shard, and leaves everything else as it is.
 //
-// MakePlan reads headers only and decides everything; Run executes the plan. The same plan gives the same bytes for any number of
-// workers, any backend and any number of interruptions.
+// MakePlan reads headers, configs and peers' input scales, no weights, and decides everything; Run executes the plan. The same plan gives
+// the same bytes for any number of workers, any backend and any number of interruptions.
 package pipeline
 
 import (

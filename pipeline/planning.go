@@ -30,7 +30,7 @@ type Source struct {
 	Repo, Revision string
 }
 
-// MakePlan decides everything about a job from headers and configs alone. donor is nil unless input scales come from one. The plan has no
+// MakePlan decides everything about a job without reading a weight. donor is nil unless input scales come from one. The plan has no
 // profile yet: see SetProfile.
 func MakePlan(src, donor *Source, opts PlanOptions) (*Plan, error) {
 	q, s, err := scheme(src)
@@ -214,6 +214,10 @@ func (p *Plan) addUnits(src *Source, chosen map[string]*expert, fused map[string
 		layout, err := p.layout(&u, shard.Header)
 		if err != nil {
 			return fault.In(shard.Name, err)
+		}
+		if len(layout.Tensors) == 0 && !u.Copied() {
+			p.LeftOut = append(p.LeftOut, LeftOut{shard.Name, "it has input scales only"})
+			continue
 		}
 		u.SizeOut = u.Size
 		if !u.Copied() {

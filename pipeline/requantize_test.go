@@ -200,7 +200,6 @@ func TestSameBytesHoweverItRuns(t *testing.T) {
 	require.Equal(t, want, fileDigests(t, out))
 }
 
-// gate and up of three experts lie in different shards; they share the global scale all the same.
 // reader is a backend that counts the sets whose weights it got in an arena, and can have a source cut when it gets the first.
 type reader struct {
 	quant.Backend
@@ -273,6 +272,7 @@ func TestSourceCutUnderItsMapping(t *testing.T) {
 	}
 }
 
+// gate and up of three experts lie in different shards; they share the global scale all the same.
 func TestPairsAcrossShards(t *testing.T) {
 	dir := goldens.TinyLaguna(t)
 	plan, src, _ := planTiny(t, dir)
@@ -302,6 +302,34 @@ func TestPairsAcrossShards(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Without input scales a shard that held nothing else has no place in the output.
+func TestShardOfInputScalesOnly(t *testing.T) {
+	dir := goldens.TinyLaguna(t)
+	e := editable{t, filepath.Join(dir, "nvfp4-0801")}
+	moved := map[string]*blob{}
+	for _, s := range openSource(t, e.dir).Shards {
+		e.shard(s.Name, func(tensors map[string]*blob) {
+			for name, b := range tensors {
+				if strings.HasSuffix(name, ".input_global_scale") {
+					moved[name] = b
+					delete(tensors, name)
+				}
+			}
+		})
+	}
+	e.write("scales.safetensors", moved, nil)
+	src := openSource(t, e.dir)
+	plan, err := MakePlan(src, nil, PlanOptions{InputScales: InputScales{From: FromNone}})
+	require.NoError(t, err)
+	require.Equal(t, []LeftOut{{"scales.safetensors", "it has input scales only"}}, plan.LeftOut)
+	require.NoError(t, plan.SetProfile(quant.Profiles[0], nil))
+	out := filepath.Join(dir, "out")
+	_, err = Run(context.Background(), plan, src.Checkpoint, nil, RunOptions{Out: out})
+	require.NoError(t, err)
+	require.NoFileExists(t, filepath.Join(out, "scales.safetensors"))
+	require.Len(t, openSource(t, out).Names(), plan.TensorsOut)
 }
 
 func TestDefaultLayersAreTheExemptedOnes(t *testing.T) {

@@ -2,6 +2,9 @@ package pipeline
 
 import (
 	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +76,7 @@ func TestResumeTrustsNothingThatChanged(t *testing.T) {
 		"an output file is shorter":        func(out string) { require.NoError(t, os.Truncate(filepath.Join(out, first), 100)) },
 		"the journal's last line was torn": func(out string) { tear(t, filepath.Join(out, workDir, "journal")) },
 		"the journal is gone":              func(out string) { require.NoError(t, os.Remove(filepath.Join(out, workDir, "journal"))) },
+		"the plan is gone":                 func(out string) { require.NoError(t, os.Remove(filepath.Join(out, workDir, "plan"))) },
 		"a source file was written to": func(string) {
 			now := time.Now().Add(time.Hour)
 			require.NoError(t, os.Chtimes(filepath.Join(dir, "nvfp4-0801", first), now, now))
@@ -90,6 +94,54 @@ func TestResumeTrustsNothingThatChanged(t *testing.T) {
 			require.Equal(t, want, fileDigests(t, out))
 		})
 	}
+}
+
+// A donor is not a source of weights, but its input scales are in the output.
+func TestResumeWithAnotherDonor(t *testing.T) {
+	dir := goldens.TinyLaguna(t)
+	out := filepath.Join(dir, "out")
+	interrupt(t, dir, out, 6<<20)
+	donor := editable{t, filepath.Join(dir, "nvfp4-0722")}
+	for expert := range 8 {
+		for _, p := range []string{"gate_proj", "up_proj", "down_proj"} {
+			name := fmt.Sprintf("model.layers.6.mlp.experts.%d.%s.input_global_scale", expert, p)
+			donor.tensor(name, func(b []byte) { binary.LittleEndian.PutUint32(b, math.Float32bits(123)) })
+		}
+	}
+	runTiny(t, dir, out, RunOptions{})
+	whole := filepath.Join(dir, "whole")
+	runTiny(t, dir, whole, RunOptions{})
+	require.Equal(t, fileDigests(t, whole), fileDigests(t, out))
+}
+
+// started looks at the output when a job begins with its work.
+type started func()
+
+func (s started) Start(int64) { s() }
+func (s started) Add(int64)   {}
+
+// What a killed run was writing takes no room from the run that goes on.
+func TestLeftoversGoBeforeSpaceIsCounted(t *testing.T) {
+	dir := goldens.TinyLaguna(t)
+	out := filepath.Join(dir, "out")
+	interrupt(t, dir, out, 1<<20)
+	left := filepath.Join(out, workDir, "partial", "left.safetensors")
+	require.NoError(t, os.MkdirAll(filepath.Dir(left), 0o755))
+	require.NoError(t, os.WriteFile(left, make([]byte, 100), 0o644))
+	runTiny(t, dir, out, RunOptions{Progress: started(func() { require.NoFileExists(t, left) })})
+}
+
+// An interrupt is seen while an untouched file is being copied, and nothing of it stands under its name.
+func TestInterruptWhileCopying(t *testing.T) {
+	dir := t.TempDir()
+	src := filepath.Join(dir, "src")
+	require.NoError(t, os.WriteFile(src, make([]byte, 1000), 0o644))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, bring(ctx, src, dir, "copy", LinkCopy), context.Canceled)
+	require.NoFileExists(t, filepath.Join(dir, "copy"))
+	require.NoError(t, bring(context.Background(), src, dir, "copy", LinkCopy))
+	require.FileExists(t, filepath.Join(dir, "copy"))
 }
 
 func tear(t *testing.T, path string) {

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/lagquant/lagquant/internal/digest"
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
@@ -91,6 +93,9 @@ func Run(ctx context.Context, plan *Plan, src, donor *safetensors.Checkpoint, op
 	defer j.closeAll()
 
 	pending, resumed := j.pending()
+	if err := os.RemoveAll(filepath.Join(j.Out, workDir, "partial")); err != nil { // a killed run's, which take room
+		return nil, outputFault(j.Out, err)
+	}
 	if err := j.checkSpace(pending); err != nil {
 		return nil, err
 	}
@@ -209,13 +214,24 @@ func (j *job) pending() (units []*Unit, resumed int) {
 	}
 	for i := range j.plan.Units {
 		u := &j.plan.Units[i]
-		if j.journal.finished(j.Out, u.Shard, paths) != nil {
+		if j.journal.finished(j.Out, u.Shard, j.inputsOf(u), paths) {
 			resumed++
 		} else {
 			units = append(units, u)
 		}
 	}
 	return units, resumed
+}
+
+// inputsOf is a digest of the input scales that the unit's modules get.
+func (j *job) inputsOf(u *Unit) string {
+	var bits []byte
+	for _, m := range u.Modules {
+		if v, ok := j.inputs[m.Name]; ok {
+			bits = binary.LittleEndian.AppendUint32(bits, v)
+		}
+	}
+	return digest.OfTensor(bits)
 }
 
 // checkSpace refuses to begin what the disk has no room for.
@@ -240,7 +256,7 @@ func (j *job) checkSpace(units []*Unit) error {
 func (j *job) units(ctx context.Context, units []*Unit) error {
 	// Workers and finishers spend a third of their time in the kernel. With more processors than goroutines the runtime leaves theirs to
 	// them; with one a core its monitor wakes all the time to hand them on, which cost a tenth of a job on two cores.
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2*j.Jobs + 1))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(min(2*j.Jobs+1, 4*runtime.NumCPU())))
 	j.Progress.Start(j.work(units))
 	all, cancel := context.WithCancel(ctx) // outlives the workers, since shards are still being hashed when the last of them ends
 	defer cancel()

@@ -46,11 +46,11 @@ func (j *job) begin(u *Unit) (*writing, []task, error) {
 	}
 	f, err := createTemp(j.Out, u.Shard)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, writeFault(u.Shard, err)
 	}
 	j.temps = append(j.temps, f)
 	w := &writing{job: j, unit: u, source: source, layout: layout, file: f, errors: map[string]quant.Errors{}}
-	w.result = unitResult{Shard: u.Shard, Size: layout.Size(), Tensors: map[string]string{}}
+	w.result = unitResult{Shard: u.Shard, Size: layout.Size(), Inputs: j.inputsOf(u), Tensors: map[string]string{}}
 	if err := reserve(f, layout.Size()); err != nil {
 		return nil, nil, writeFault(u.Shard, err)
 	}
@@ -169,10 +169,10 @@ func (w *writing) finish(ctx context.Context) error {
 // bringWhole copies an untouched shard.
 func (j *job) bringWhole(ctx context.Context, u *Unit) error {
 	s := j.shards[u.Shard]
-	if err := bring(s.Path, j.Out, u.Shard, j.Link); err != nil {
+	if err := bring(ctx, s.Path, j.Out, u.Shard, j.Link); err != nil {
 		return writeFault(u.Shard, err)
 	}
-	r := unitResult{Shard: u.Shard, Size: u.Size, Read: []stamp{j.stamps[s.Name]}}
+	r := unitResult{Shard: u.Shard, Size: u.Size, Inputs: j.inputsOf(u), Read: []stamp{j.stamps[s.Name]}}
 	var err error
 	if r.SHA256, r.Tensors, err = hashShard(ctx, filepath.Join(j.Out, u.Shard), s.Header, j.Progress.Add); err != nil {
 		return err
