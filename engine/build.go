@@ -106,10 +106,20 @@ func (b *builder) gate(module string, heads, elements, hidden int) *matrix {
 	return b.plain(module, rows, hidden)
 }
 
+// has says whether the checkpoint has a tensor. One that cannot be looked for is an error and not absent.
+func (b *builder) has(name string) bool {
+	if b.err != nil {
+		return false
+	}
+	var ok bool
+	_, _, ok, b.err = b.t.find(name)
+	return ok && b.err == nil
+}
+
 // kvScale reads a static FP8 scale under the names in use; 1 where there is none.
 func (b *builder) kvScale(attention, which string) float32 {
 	for _, name := range []string{which + "_scale", which + "_proj." + which + "_scale"} {
-		if _, _, ok, _ := b.t.find(attention + name); !ok || b.err != nil {
+		if !b.has(attention + name) {
 			continue
 		}
 		if v := b.vector(attention + name); b.err == nil {
@@ -128,7 +138,7 @@ func (b *builder) kvScale(attention, which string) float32 {
 // bias reads the router's correction bias, which is stored under the experts, or under the gate where transformers renamed it.
 func (b *builder) bias(prefix string, experts int) []float32 {
 	renamed := prefix + "mlp.gate.e_score_correction_bias"
-	if _, _, ok, _ := b.t.find(renamed); ok {
+	if b.has(renamed) {
 		return b.vector(renamed, uint64(experts))
 	}
 	return b.vector(prefix+"mlp.experts.e_score_correction_bias", uint64(experts))

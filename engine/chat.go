@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/ardanlabs/jinja"
 
 	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/safetensors"
 )
 
 const (
@@ -41,12 +41,12 @@ func LoadChatTemplate(dir string) (*ChatTemplate, error) {
 		return nil, err
 	}
 	file, source := templateFile, ""
-	data, err := os.ReadFile(filepath.Join(dir, templateFile))
+	data, err := safetensors.ReadFile(dir, templateFile)
 	switch {
-	case err == nil:
-		source = string(data)
-	case !errors.Is(err, fs.ErrNotExist):
+	case err != nil:
 		return nil, err
+	case data != nil:
+		source = string(data)
 	default:
 		file = tokenizerConfigFile
 		if file, source, err = config.template(dir); err != nil {
@@ -117,11 +117,8 @@ type tokenizerConfig struct {
 }
 
 func readTokenizerConfig(dir string) (c tokenizerConfig, err error) {
-	data, err := os.ReadFile(filepath.Join(dir, tokenizerConfigFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
-	if err != nil {
+	data, err := safetensors.ReadFile(dir, tokenizerConfigFile)
+	if data == nil || err != nil {
 		return c, err
 	}
 	var fields map[string]json.RawMessage
@@ -175,10 +172,10 @@ func (c tokenizerConfig) template(dir string) (file, source string, err error) {
 	if !filepath.IsLocal(m[1]) {
 		return "", "", &fault.Error{Kind: fault.Refused, Problem: fmt.Sprintf("chat_template includes %q, which leads out of the folder", m[1])}
 	}
-	data, err := os.ReadFile(filepath.Join(dir, m[1]))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", "", &fault.Error{
-			Kind: fault.Refused, Problem: fmt.Sprintf("chat_template includes %q, which is not there", m[1]), Hint: hint, Err: err,
+	data, err := safetensors.ReadFile(dir, m[1])
+	if data == nil && err == nil {
+		err = &fault.Error{
+			Kind: fault.Refused, Problem: fmt.Sprintf("chat_template includes %q, which is not there", m[1]), Hint: hint, Err: fs.ErrNotExist,
 		}
 	}
 	return m[1], string(data), err

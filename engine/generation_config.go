@@ -2,13 +2,10 @@ package engine
 
 import (
 	"encoding/json"
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/safetensors"
 )
 
 const generationConfigFile = "generation_config.json"
@@ -39,12 +36,12 @@ type generationConfigJSON struct {
 func LoadGenerationConfig(dir string) (*GenerationConfig, error) {
 	g := &GenerationConfig{BOS: -1, PAD: -1, Sampling: GreedyOptions()}
 	for _, file := range []string{generationConfigFile, "config.json"} {
-		data, err := os.ReadFile(filepath.Join(dir, file))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		data, err := safetensors.ReadFile(dir, file)
 		if err != nil {
 			return nil, err
+		}
+		if data == nil {
+			continue
 		}
 		if err := g.read(data, file == generationConfigFile); err != nil {
 			return nil, fault.In(file, err)

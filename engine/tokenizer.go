@@ -1,15 +1,13 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
 	"unicode/utf8"
 
 	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/safetensors"
 )
 
 const tokenizerFile = "tokenizer.json"
@@ -34,15 +32,15 @@ type Tokenizer struct {
 // LoadTokenizer reads tokenizer.json of a checkpoint folder. A kind of step that is not known here is refused by its name, since leaving it out
 // would give other ids without a word.
 func LoadTokenizer(dir string) (*Tokenizer, error) {
-	data, err := os.ReadFile(filepath.Join(dir, tokenizerFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &fault.Error{
-			Kind: fault.Refused, File: tokenizerFile, Problem: "is missing",
-			Hint: "copy tokenizer.json and tokenizer_config.json of the original model beside the weights", Err: err,
-		}
-	}
+	data, err := safetensors.ReadFile(dir, tokenizerFile)
 	if err != nil {
 		return nil, err
+	}
+	if data == nil {
+		return nil, &fault.Error{
+			Kind: fault.Refused, File: tokenizerFile, Problem: "is missing", Err: fs.ErrNotExist,
+			Hint: "copy tokenizer.json and tokenizer_config.json of the original model beside the weights",
+		}
 	}
 	t, err := parseTokenizer(data)
 	return t, fault.In(tokenizerFile, err)

@@ -232,10 +232,13 @@ func (t *tensors) vector(name string, shape ...uint64) ([]float32, error) {
 // matrix finds a linear layer in whatever form it is stored: BF16, NVFP4 as compressed-tensors names it, or as ModelOpt does. The tensors
 // decide and not the config, since one checkpoint may hold several forms. quantizedInput: an NVFP4 matrix must come with its input scale.
 func (t *tensors) matrix(module string, rows, cols int, quantizedInput bool) (*matrix, error) {
+	var err error
 	m := &matrix{module: module, rows: rows, cols: cols}
 	packed, weight := module+".weight_packed", module+".weight"
 	global, input := module+".weight_global_scale", module+".input_global_scale"
-	_, _, m.fp4, _ = t.find(packed)
+	if _, _, m.fp4, err = t.find(packed); err != nil {
+		return nil, err
+	}
 	if !m.fp4 {
 		_, tensor, ok, err := t.find(weight)
 		if err != nil {
@@ -246,7 +249,6 @@ func (t *tensors) matrix(module string, rows, cols int, quantizedInput bool) (*m
 			packed, global, input = weight, module+".weight_scale_2", module+".input_scale"
 		}
 	}
-	var err error
 	if !m.fp4 {
 		m.codes, _, err = t.want(weight, []uint64{uint64(rows), uint64(cols)}, "BF16")
 		return m, err

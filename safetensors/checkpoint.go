@@ -61,7 +61,7 @@ func ScanCheckpoint(dir string) (*Checkpoint, []error, error) {
 		}
 	}
 
-	c.Config, err = readSmall(dir, configName)
+	c.Config, err = ReadFile(dir, configName)
 	report(err)
 	ix, err := readIndex(dir)
 	report(err)
@@ -71,7 +71,7 @@ func ScanCheckpoint(dir string) (*Checkpoint, []error, error) {
 		names = shardNames(ix.weightMap)
 	} else {
 		names, err = unindexedShards(files)
-		report(fault.In(dir, err))
+		report(err)
 	}
 	for _, f := range files {
 		if !slices.Contains(names, f) {

@@ -39,6 +39,7 @@ var (
 var (
 	ErrNoShards       = errors.New("no safetensors files")
 	ErrIndex          = errors.New("malformed index")
+	ErrTooLarge       = errors.New("file too large")
 	ErrShardName      = errors.New("shard name leads out of the folder")
 	ErrShardMissing   = errors.New("shard missing")
 	ErrNotAFile       = errors.New("not a regular file")

@@ -27,7 +27,7 @@ type index struct {
 
 // readIndex returns nil where the folder has no index.
 func readIndex(dir string) (*index, error) {
-	raw, err := readSmall(dir, IndexName)
+	raw, err := ReadFile(dir, IndexName)
 	if raw == nil || err != nil {
 		return nil, err
 	}
@@ -35,8 +35,9 @@ func readIndex(dir string) (*index, error) {
 	return ix, fault.In(IndexName, err)
 }
 
-// readSmall reads a JSON file of the folder whole; nil where it is missing.
-func readSmall(dir, name string) ([]byte, error) {
+// ReadFile reads a file beside the shards whole; nil where it is missing. What is no regular file is refused with ErrNotAFile, since reading
+// it might wait for ever, and a file of more than 256 MiB with ErrTooLarge.
+func ReadFile(dir, name string) ([]byte, error) {
 	f, size, err := openRegular(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -46,7 +47,7 @@ func readSmall(dir, name string) ([]byte, error) {
 	}
 	defer f.Close()
 	if size > maxJSON {
-		return nil, fault.In(name, refuse(ErrIndex, "", "the file has %d bytes, expected at most %d", size, maxJSON))
+		return nil, fault.In(name, refuse(ErrTooLarge, "", "the file has %d bytes, expected at most %d", size, maxJSON))
 	}
 	raw := make([]byte, size)
 	if _, err := io.ReadFull(f, raw); err != nil {

@@ -57,11 +57,11 @@ func open(typed string, beside *safetensors.Ref) (*model, error) {
 		return nil, err
 	}
 	ckpt, err := safetensors.OpenCheckpoint(ref.Dir)
-	if err != nil && beside != nil {
-		err = in(ref.Dir, err)
-	}
-	if err != nil {
-		return nil, err
+	switch {
+	case err != nil && beside != nil:
+		return nil, in(ref.Dir, err)
+	case err != nil:
+		return nil, fault.In(ref.Dir, err)
 	}
 	return &model{ref, ckpt}, nil
 }

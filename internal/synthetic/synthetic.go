@@ -161,7 +161,7 @@ func (v *values) of(t safetensors.Tensor) io.Reader {
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(t.Name)) // a hash does not fail
-	at := int(h.Sum32()) &^ 31
+	at := int(h.Sum32()&math.MaxInt32) &^ 31
 	switch {
 	case strings.HasSuffix(t.Name, "norm.weight"):
 		return number(1)
