@@ -64,7 +64,7 @@ func LoadChatTemplate(dir string) (*ChatTemplate, error) {
 func newChatTemplate(file, source string) (t *ChatTemplate, err error) {
 	t = &ChatTemplate{file: file}
 	defer t.recoverTo(&err)
-	t.template, err = jinja.Compile(withPythonFilters(source))
+	t.template, err = jinja.Compile(withPythonFilters(asJinja2Reads(source)))
 	if err != nil {
 		return nil, t.broken(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,14 +16,43 @@ import (
 )
 
 // parseOrdered reads JSON into template values and keeps the order of keys, which decides the tokens of a prompt. Of equal keys the last value counts,
-// at the first one's place, as in Python.
+// at the first one's place, as in Python. Half of a surrogate pair, which Python reads and no tokenizer takes, is refused.
 func parseOrdered(data []byte) (jinja.Value, error) {
+	if half := halfSurrogate(data); half != "" {
+		return jinja.None(), fmt.Errorf("a string holds %s, half of a character", half)
+	}
 	if err := json.Unmarshal(data, new(json.RawMessage)); err != nil { // the whole syntax at once, and a bound on the depth
 		return jinja.None(), err
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	return orderedValue(d)
+}
+
+var escape = regexp.MustCompile(`(?i)\\(u[0-9a-f]{4}|[^u])`)
+
+// halfSurrogate returns the first escape of half of a surrogate pair without its other half, or "".
+func halfSurrogate(data []byte) string {
+	high, end := "", 0 // the last escape, if it needs another at end
+	for _, m := range escape.FindAllIndex(data, -1) {
+		text := string(data[m[0]:m[1]])
+		code := uint64(0)
+		if len(text) == 6 {
+			code, _ = strconv.ParseUint(text[2:], 16, 32)
+		}
+		low := code >= 0xdc00 && code < 0xe000
+		switch {
+		case high != "" && (!low || m[0] != end):
+			return high
+		case high == "" && low:
+			return text
+		}
+		high = ""
+		if code >= 0xd800 && code < 0xdc00 {
+			high, end = text, m[1]
+		}
+	}
+	return high
 }
 
 func orderedValue(d *json.Decoder) (jinja.Value, error) {

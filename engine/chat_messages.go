@@ -25,9 +25,6 @@ func UserMessage(content string) Messages {
 	return Messages{[]jinja.Value{m}}
 }
 
-// Len returns how many messages there are.
-func (m Messages) Len() int { return len(m.list) }
-
 func (m Messages) value() jinja.Value { return jinja.NewList(m.list) }
 
 // value is None without tools: templates ask `if tools`, and some `if tools is none`.

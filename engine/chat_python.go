@@ -22,9 +22,15 @@ type raisedByTemplate struct{ message string }
 
 func (e *raisedByTemplate) Error() string { return e.message }
 
-// withPythonFilters renames the filter tojson inside tags, and leaves text, comments and string literals alone.
+// asJinja2Reads drops one line break at the end of a template and takes all line breaks for \n, as Jinja2 does by default.
+func asJinja2Reads(source string) string {
+	return strings.TrimSuffix(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(source), "\n")
+}
+
+// withPythonFilters renames the filter tojson inside tags, and leaves text, comments and string literals alone. The method items() becomes the
+// filter of that name: the Go engine takes x.items for the key "items" where a dict has one, as the arguments of a tool may.
 func withPythonFilters(source string) string {
-	const name = "tojson"
+	const name, items = "tojson", ".items()"
 	var out strings.Builder
 	for {
 		open := nextTag(source)
@@ -45,6 +51,9 @@ func withPythonFilters(source string) string {
 				n := literalEnd(tag, i)
 				out.WriteString(tag[i:n])
 				i, piped = n, false
+			case strings.HasPrefix(tag[i:], items):
+				out.WriteString("|items")
+				i, piped = i+len(items), false
 			case piped && strings.HasPrefix(tag[i:], name) && !(i+len(name) < len(tag) && isNameByte(tag[i+len(name)])):
 				out.WriteString(pythonJSONFilter)
 				i, piped = i+len(name), false

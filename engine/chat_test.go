@@ -179,6 +179,34 @@ func TestArgumentsAsTextRenderLikeAnObject(t *testing.T) {
 	require.Contains(t, text, "<arg_key>b</arg_key><arg_value>1</arg_value><arg_key>a</arg_key><arg_value>[2.0, \"x\"]</arg_value>")
 }
 
+// A parameter may be called as a method of dictionaries is.
+func TestArgumentCalledItems(t *testing.T) {
+	text := render(t, tinyTemplate(t), []byte(`[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"items":[1],"b":2}}}]}]`), nil, nil)
+	require.Contains(t, text, "<arg_key>items</arg_key><arg_value>[1]</arg_value><arg_key>b</arg_key><arg_value>2</arg_value>")
+}
+
+// Expected texts are those of Jinja2 3.1, which drops one line break at the end and knows \n alone.
+func TestLineBreaksOfATemplate(t *testing.T) {
+	for source, expected := range map[string]string{
+		"{{ 'a' }}\n": "a", "{{ 'a' }}\n\n": "a\n", "a\r\nb\rc\r\n": "a\nb\nc",
+	} {
+		template, err := newChatTemplate("t", source)
+		require.NoError(t, err)
+		require.Equal(t, expected, render(t, template, []byte(`[{"role": "user"}]`), nil, nil), "%q", source)
+	}
+}
+
+func TestHalfSurrogates(t *testing.T) {
+	for text, half := range map[string]string{
+		`"\ud83d\ude00"`: "", `"\\ud83d"`: "", `"\u00e9\n\\\u0041"`: "",
+		`"\ud83d"`: `\ud83d`, `"\uDE00"`: `\uDE00`, `"\ud83d \ude00"`: `\ud83d`, `"\ud83d\n"`: `\ud83d`, `"\ud83d\ud83d\ude00"`: `\ud83d`,
+	} {
+		require.Equal(t, half, halfSurrogate([]byte(text)), text)
+	}
+	_, err := ParseMessages([]byte(`[{"role": "user", "content": "a\ud800b"}]`))
+	require.EqualError(t, err, `messages: not JSON: a string holds \ud800, half of a character`)
+}
+
 // Expected texts are those of Python 3.11's json.dumps.
 func TestJSONIsPythons(t *testing.T) {
 	const value = `{"z": [1, -0.0, 1e16, 1e15, 0.0001, 1e-5, 2.50, 1E5, 123456789012345680.0], "a": {"é\u2028<&>": "\u007f\u0001\b\f\n\r\t\"\\/😀"}, "e": [], "o": {}, "n": null, "t": true}`
@@ -204,10 +232,10 @@ func tojson(t *testing.T, value, filter string) string {
 }
 
 func TestOnlyTheFilterIsRenamed(t *testing.T) {
-	const source = `tojson | tojson {# x | tojson #}{{ "a | tojson" }}{{ x|tojson }}{% if (y | tojson_) and x  |  tojson(indent=2) %}{{ tojson }}{{ '}}' ~ x | tojson }}`
+	const source = `tojson | tojson {# x | tojson #}{{ "a | tojson" }}{{ x|tojson }}{% if (y | tojson_) and x  |  tojson(indent=2) %}{{ tojson }}{{ '}}' ~ x | tojson }}{{ ".items()" ~ x['a'].items() }}`
 	require.Equal(t,
 		`tojson | tojson {# x | tojson #}{{ "a | tojson" }}{{ x|python_json_dumps }}{% if (y | tojson_) and x  |  python_json_dumps(indent=2) %}{{ tojson }}`+
-			`{{ '}}' ~ x | python_json_dumps }}`,
+			`{{ '}}' ~ x | python_json_dumps }}{{ ".items()" ~ x['a']|items }}`,
 		withPythonFilters(source))
 }
 

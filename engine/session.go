@@ -106,10 +106,7 @@ type Session struct {
 
 // NewSession makes an empty sequence with room for so many positions. Their keys and values are set aside at once, beside Options.Memory.
 func (m *Model) NewSession(positions int) (*Session, error) {
-	if positions < 1 || positions > m.options.Context {
-		return nil, contextError(positions, m.options.Context)
-	}
-	if err := m.fits(positions, freeMemory()); err != nil {
+	if err := m.checkPositions(positions); err != nil {
 		return nil, err
 	}
 	c, workers := m.Config, m.shared.pool.workers
@@ -133,6 +130,14 @@ func (m *Model) NewSession(positions int) (*Session, error) {
 	s.logits = make([]float32, logitRows*c.Vocab)
 	s.embedding = make([]byte, 2*c.Hidden)
 	return s, nil
+}
+
+// checkPositions refuses a session that is longer than the context, or too large for memory.
+func (m *Model) checkPositions(positions int) error {
+	if positions < 1 || positions > m.options.Context {
+		return contextError(positions, m.options.Context)
+	}
+	return m.fits(positions, freeMemory())
 }
 
 // fits refuses a session whose keys and values are larger than the memory that is free.

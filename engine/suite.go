@@ -3,9 +3,12 @@ package engine
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 
 	"github.com/lagquant/lagquant/internal/fault"
 )
@@ -32,9 +35,7 @@ func ParseSuite(data []byte) ([]SuitePrompt, error) {
 		p := SuitePrompt{Chat: string(line)}
 		if line[0] == '{' {
 			p = SuitePrompt{}
-			d := json.NewDecoder(bytes.NewReader(line))
-			d.DisallowUnknownFields()
-			if err := d.Decode(&p); err != nil {
+			if err := p.decode(line); err != nil {
 				return nil, &fault.Error{Kind: fault.Usage, Problem: fmt.Sprintf("line %d of the suite: %v", n, err)}
 			}
 			if (p.Chat == "") == (p.Messages == nil) {
@@ -55,12 +56,25 @@ func ParseSuite(data []byte) ([]SuitePrompt, error) {
 	return prompts, lines.Err()
 }
 
+// decode reads the fields from a line that holds one JSON object and nothing else.
+func (p *SuitePrompt) decode(line []byte) error {
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	err := d.Decode(p)
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%s: found %s, expected %s", e.Field, foundJSON(e.Value), expectedJSON(e.Type))
+	}
+	if _, more := d.Token(); err == nil && !errors.Is(more, io.EOF) {
+		return errors.New("more follows after the object")
+	}
+	return err
+}
+
 // SuiteOptions of RunSuite.
 type SuiteOptions struct {
 	Sampling  SamplingOptions
 	Think     bool
 	MaxTokens int
-	Kwargs    map[string]any      // for the template, beside enable_thinking
 	Stop      func(id int32) bool // see GenerateOptions
 	Done      func(SuiteAnswer)   // called after each prompt; nil: not
 }
@@ -89,15 +103,23 @@ type SuiteReport struct {
 	Answers     []SuiteAnswer `json:"answers"`
 }
 
-// RunSuite lets a model answer every prompt in a session of its own. The seed goes up by one from prompt to prompt.
+// RunSuite lets a model answer every prompt in a session of its own. The seed goes up by one from prompt to prompt. All prompts are made ready
+// before the first is answered, so that a fault in the last one does not cost the others' answers.
 func RunSuite(ctx context.Context, m *Model, t *Tokenizer, chat *ChatTemplate, prompts []SuitePrompt, o SuiteOptions) (*SuiteReport, error) {
-	report := &SuiteReport{Prompts: len(prompts)}
+	ready := make([]readyPrompt, len(prompts))
 	for i, p := range prompts {
+		var err error
+		if ready[i], err = p.ready(m, t, chat, o); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+	}
+	report := &SuiteReport{Prompts: len(prompts)}
+	for i, p := range ready {
 		o := o
 		o.Sampling.Seed += uint64(i)
-		answer, err := runPrompt(ctx, m, t, chat, p, o)
+		answer, err := p.run(ctx, m, t, o)
 		if err != nil {
-			return report, fmt.Errorf("%s: %w", p.Name, err)
+			return report, fmt.Errorf("%s: %w", p.name, err)
 		}
 		report.Answers = append(report.Answers, answer)
 		report.Tokens += answer.Tokens
@@ -119,33 +141,35 @@ func RunSuite(ctx context.Context, m *Model, t *Tokenizer, chat *ChatTemplate, p
 	return report, nil
 }
 
-func runPrompt(ctx context.Context, m *Model, t *Tokenizer, chat *ChatTemplate, p SuitePrompt, o SuiteOptions) (SuiteAnswer, error) {
-	answer := SuiteAnswer{Name: p.Name}
+// readyPrompt is a prompt in tokens.
+type readyPrompt struct {
+	name, text string // text as the template rendered it
+	ids        []int32
+	maxTokens  int
+}
+
+func (p SuitePrompt) ready(m *Model, t *Tokenizer, chat *ChatTemplate, o SuiteOptions) (readyPrompt, error) {
 	messages := UserMessage(p.Chat)
+	var err error
 	if p.Messages != nil {
-		var err error
 		if messages, err = ParseMessages(p.Messages); err != nil {
-			return answer, err
+			return readyPrompt{}, err
 		}
 	}
-	kwargs := map[string]any{}
-	for name, v := range o.Kwargs {
-		kwargs[name] = v
-	}
-	kwargs["enable_thinking"] = or(p.Think, o.Think)
-	text, err := chat.Render(messages, Tools{}, RenderOptions{Kwargs: kwargs})
+	r := readyPrompt{name: p.Name, maxTokens: cmp.Or(p.MaxTokens, o.MaxTokens)}
+	r.text, err = chat.Render(messages, Tools{}, RenderOptions{Kwargs: map[string]any{"enable_thinking": or(p.Think, o.Think)}})
 	if err != nil {
-		return answer, err
+		return r, err
 	}
-	ids, err := t.Encode(text, false)
-	if err != nil {
-		return answer, err
+	if r.ids, err = t.Encode(r.text, false); err != nil {
+		return r, err
 	}
-	budget := p.MaxTokens
-	if budget == 0 {
-		budget = o.MaxTokens
-	}
-	s, err := m.NewSession(len(ids) + budget)
+	return r, m.checkPositions(len(r.ids) + r.maxTokens)
+}
+
+func (p readyPrompt) run(ctx context.Context, m *Model, t *Tokenizer, o SuiteOptions) (SuiteAnswer, error) {
+	answer := SuiteAnswer{Name: p.name}
+	s, err := m.NewSession(len(p.ids) + p.maxTokens)
 	if err != nil {
 		return answer, err
 	}
@@ -153,11 +177,11 @@ func runPrompt(ctx context.Context, m *Model, t *Tokenizer, chat *ChatTemplate, 
 	if err != nil {
 		return answer, err
 	}
-	result, err := Generate(ctx, s, t, sampler, ids, GenerateOptions{MaxTokens: budget, Stop: o.Stop})
+	result, err := Generate(ctx, s, t, sampler, p.ids, GenerateOptions{MaxTokens: p.maxTokens, Stop: o.Stop})
 	if err != nil {
 		return answer, err
 	}
-	out := ParseOutput(result.Text, OpensReasoning(text), Tools{})
+	out := ParseOutput(result.Text, OpensReasoning(p.text), Tools{})
 	answer.Text, answer.Tokens, answer.Finish = result.Text, len(result.IDs), result.Finish
 	answer.OpenReasoning, answer.ReasoningBytes, answer.Calls = out.OpenReasoning, len(out.Reasoning), len(out.Calls)
 	answer.Repetition = FindRepetition(result.IDs)

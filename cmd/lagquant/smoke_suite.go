@@ -36,7 +36,11 @@ func (s *smoke) suite(c *cli.Context, m *model, opts engine.Options) error {
 		Sampling: s.sampling, Think: s.think, MaxTokens: s.maxTokens, Stop: s.config.Stops, Done: s.printAnswer,
 	})
 	if errors.Is(err, context.Canceled) {
-		return &interrupted{"the prompts above were answered"}
+		hint := "the prompts above were answered"
+		if s.t.json {
+			hint = "nothing was kept; run it again, with fewer prompts if it takes too long"
+		}
+		return &interrupted{hint}
 	}
 	if err != nil {
 		return inSuite(file, err)

@@ -78,9 +78,6 @@ func refused(pattern string, err error) error {
 	return &fault.Error{Kind: fault.Refused, Problem: fmt.Sprintf("bad regular expression %q: %v", pattern, err), Err: err}
 }
 
-// String returns the pattern as it was given.
-func (r *Regexp) String() string { return r.pattern }
-
 // MatchStart says whether the pattern matches s from its first character on, like Python's re.match; the match may end anywhere.
 // An error means that the match took too long.
 func (r *Regexp) MatchStart(s string) (bool, error) {
