@@ -16,26 +16,26 @@ var ErrNotFinite = errors.New("not finite")
 
 // Stats counts what a session has done.
 type Stats struct {
-	PromptTokens    int           `json:"prompt_tokens"`
-	PromptTime      time.Duration `json:"prompt_ns"`
-	GeneratedTokens int           `json:"generated_tokens"`
-	GenerateTime    time.Duration `json:"generate_ns"`
-	PromptBytes     int64         `json:"prompt_weight_bytes"`   // weight bytes that the prompt's products went over
-	GenerateBytes   int64         `json:"generate_weight_bytes"` // the same of single steps
-	WeightBytes     int64         `json:"weight_bytes"`          // of both
-	FileBytes       int64         `json:"file_bytes"`            // of those, read from the files and not found in memory
-	ExpertHits      int64         `json:"expert_hits"`           // experts found in the cache
-	ExpertReads     int64         `json:"expert_reads"`          // experts read from the files
+	PromptTokens  int           `json:"prompt_tokens"`
+	PromptTime    time.Duration `json:"prompt_ns"`
+	Steps         int           `json:"steps"` // tokens that went through the model one at a time: without the last generated one
+	GenerateTime  time.Duration `json:"generate_ns"`
+	PromptBytes   int64         `json:"prompt_weight_bytes"`   // weight bytes that the prompt's products went over
+	GenerateBytes int64         `json:"generate_weight_bytes"` // the same of single steps
+	WeightBytes   int64         `json:"weight_bytes"`          // of both
+	FileBytes     int64         `json:"file_bytes"`            // of those, read from the files and not found in memory
+	ExpertHits    int64         `json:"expert_hits"`           // experts found in the cache
+	ExpertReads   int64         `json:"expert_reads"`          // experts read from the files
 }
 
 // PromptRate returns prompt tokens a second.
 func (s Stats) PromptRate() float64 { return rate(s.PromptTokens, s.PromptTime) }
 
-// GenerateRate returns generated tokens a second.
-func (s Stats) GenerateRate() float64 { return rate(s.GeneratedTokens, s.GenerateTime) }
+// GenerateRate returns steps a second.
+func (s Stats) GenerateRate() float64 { return rate(s.Steps, s.GenerateTime) }
 
 // BytesPerToken returns the weight bytes that one generated token needs.
-func (s Stats) BytesPerToken() int64 { return s.GenerateBytes / int64(max(s.GeneratedTokens, 1)) }
+func (s Stats) BytesPerToken() int64 { return s.GenerateBytes / int64(max(s.Steps, 1)) }
 
 // BytesPerSecond returns the rate at which generation went over weights.
 func (s Stats) BytesPerSecond() float64 {
@@ -197,7 +197,7 @@ func (s *Session) Step(ctx context.Context, id int32) ([]float32, error) {
 		return nil, err
 	}
 	logits, err := s.readLogits(0, 1)
-	s.Stats.GeneratedTokens++
+	s.Stats.Steps++
 	s.Stats.GenerateTime += time.Since(start)
 	s.Stats.GenerateBytes += s.Stats.WeightBytes - before
 	return logits, err

@@ -50,7 +50,7 @@ what differs is told by its layer. With --suite, many prompts are answered and t
 			&cli.StringFlag{Name: "seed", Value: "0", Usage: "of the random choice"},
 			&cli.StringFlag{Name: "activations", Value: "auto", Usage: "auto (as the config says), w4a16 or w4a4"},
 			&cli.StringFlag{Name: "activation-scales", Value: "own", Usage: "own, or layer: the smallest of a layer's experts, as servers fuse them"},
-			&cli.StringFlag{Name: "kv", Value: "f32", Usage: "f32, or fp8 with the checkpoint's KV scales"},
+			&cli.StringFlag{Name: "kv", Value: "f32", Usage: "f32, or fp8 with the checkpoint's KV scales, 1 where it has none"},
 			&cli.StringFlag{Name: "expect", Usage: "text that the answer must have"},
 			&cli.StringFlag{Name: "against", Usage: "checkpoint to compare with, token by token and layer by layer"},
 			&cli.StringFlag{Name: "text", Usage: "with --against: text file to compare over, beside prompt and answer"},
@@ -245,8 +245,12 @@ func (s *smoke) finish(a *answer, against string, comparisons []named) error {
 		r.OfRead = r.BytesPerSec / readRate(max(4*fromMemory, 16<<20*runtime.GOMAXPROCS(0)), 100*time.Millisecond)
 		share = fmt.Sprintf(" = %.0f %% of this machine's read rate", 100*r.OfRead)
 	}
-	s.t.note("prompt %d tokens at %.1f tokens/s, generated %d at %.1f tokens/s (%s), %s of weights a token, %s/s%s", stats.PromptTokens, r.PromptRate,
-		stats.GeneratedTokens, r.GenerateRate, a.result.Finish, size(r.BytesPerToken), size(int64(r.BytesPerSec)), share)
+	generated := fmt.Sprintf("generated %d (%s)", len(a.result.IDs), a.result.Finish)
+	if stats.Steps > 0 { // the first token is the prompt's
+		generated = fmt.Sprintf("generated %d at %.1f tokens/s (%s), %s of weights a token, %s/s%s",
+			len(a.result.IDs), r.GenerateRate, a.result.Finish, size(r.BytesPerToken), size(int64(r.BytesPerSec)), share)
+	}
+	s.t.note("prompt %d tokens at %.1f tokens/s, %s", stats.PromptTokens, r.PromptRate, generated)
 	if err := s.t.document(r); err != nil {
 		return err
 	}
