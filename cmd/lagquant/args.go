@@ -23,6 +23,9 @@ func arrange(app *cli.App, words []string) ([]string, error) {
 		words[0] = "version"
 	}
 	if words[0] == "help" {
+		if len(words) > 2 {
+			return words, usage(fmt.Sprintf("help takes one command, %q is one too many", words[2]), "lagquant --help lists the commands")
+		}
 		words = []string{words[1], "--help"}
 	}
 	name := words[0]

@@ -21,13 +21,20 @@ func completionCommand(t *terminal) *cli.Command {
 				"lagquant completion fish > ~/.config/fish/completions/lagquant.fish",
 			}, "0 done, 2 wrong use"),
 		CustomHelpTemplate: commandHelp,
+		Flags:              []cli.Flag{jsonFlag()},
 		Action: func(c *cli.Context) error {
-			write := map[string]func([]*cli.Command) string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[c.Args().First()]
+			shell := c.Args().First()
+			write := map[string]func([]*cli.Command) string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[shell]
 			if write == nil {
-				return usage(fmt.Sprintf("no completion for shell %q", c.Args().First()), "shells are bash, zsh and fish")
+				return usage(fmt.Sprintf("no completion for shell %q", shell), "shells are bash, zsh and fish")
 			}
-			t.printf("%s", write(c.App.VisibleCommands()))
-			return nil
+			script := write(c.App.VisibleCommands())
+			t.printf("%s", script)
+			return t.document(struct {
+				Schema string `json:"schema"`
+				Shell  string `json:"shell"`
+				Script string `json:"script"`
+			}{"lagquant-completion/1", shell, script})
 		},
 	}
 }

@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -23,6 +22,7 @@ func demoCommand(t *terminal) *cli.Command {
 went back to BF16. Then it plans, requantizes and verifies, printing each command, so that you can repeat them.`,
 			[]string{"lagquant demo ./lagquant-demo"}, "0 done, 2 wrong use, 4 reading or writing failed"),
 		CustomHelpTemplate: commandHelp,
+		Flags:              []cli.Flag{jsonFlag()},
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
 				return usage("demo needs a folder to write to", "lagquant demo ./lagquant-demo")
@@ -37,6 +37,15 @@ type chapter struct {
 	about string
 	words []string
 	code  int // that the command ends with
+}
+
+// command is how a user would type it.
+func (c chapter) command() string {
+	line := "lagquant"
+	for _, w := range c.words {
+		line += " " + quote(w)
+	}
+	return line
 }
 
 func runDemo(ctx context.Context, t *terminal, dir string) error {
@@ -58,22 +67,32 @@ func runDemo(ctx context.Context, t *terminal, dir string) error {
 		{about: "the proof: every quantized module is the recipe's, byte for byte", words: []string{"verify", out, "--against", base}},
 		{about: "the older revision was made with another arithmetic, so its layers differ (exit code 1)", words: []string{"verify", out, "--against", old}, code: 1},
 	}
+	type step struct {
+		About   string `json:"about"`
+		Command string `json:"command"`
+		Exit    int    `json:"exit"`
+	}
+	var done []step
 	for _, c := range story {
-		words := make([]string, len(c.words))
-		for i, w := range c.words {
-			words[i] = quote(w)
-		}
-		t.printf("\n# %s\n$ lagquant %s\n", c.about, strings.Join(words, " "))
+		t.printf("\n# %s\n$ %s\n", c.about, c.command())
 		quiet := *t
 		quiet.quiet = true
+		if t.json {
+			quiet.stdout = io.Discard
+		}
 		code := run(ctx, c.words, &quiet)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if code != c.code {
-			return errors.New("demo: lagquant " + c.words[0] + fmt.Sprintf(" ended with exit code %d, expected %d", code, c.code))
+			return fmt.Errorf("demo: lagquant %s ended with exit code %d, expected %d", c.words[0], code, c.code)
 		}
+		done = append(done, step{c.about, c.command(), code})
 	}
 	t.printf("\nthe checkpoints are in %s\n", dir)
-	return nil
+	return t.document(struct {
+		Schema string `json:"schema"`
+		Dir    string `json:"dir"`
+		Steps  []step `json:"steps"`
+	}{"lagquant-demo/1", dir, done})
 }

@@ -128,7 +128,7 @@ func parseSize(option, s string) (int64, error) {
 			continue
 		}
 		f, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-		if err == nil && f > 0 && f*u.bytes < math.MaxInt64 {
+		if err == nil && f*u.bytes >= 1 && f*u.bytes < math.MaxInt64 {
 			return int64(f * u.bytes), nil
 		}
 		break

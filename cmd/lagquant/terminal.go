@@ -40,20 +40,25 @@ func (e *interrupted) Error() string { return "interrupted" }
 
 // note prints a message to stderr.
 func (t *terminal) note(format string, args ...any) {
-	fmt.Fprintf(t.stderr, "lagquant: "+format+"\n", args...)
+	fmt.Fprintf(t.stderr, "lagquant: %s\n", fault.Printable(fmt.Sprintf(format, args...)))
 }
 
 func (t *terminal) hint(text string) {
 	if text != "" {
-		fmt.Fprintf(t.stderr, "lagquant: hint: %s\n", text)
+		t.note("hint: %s", text)
 	}
 }
 
-// printf prints a line of a result, unless the result is a JSON document.
+// printf prints lines of a result, unless the result is a JSON document. What a terminal might take for a command is escaped.
 func (t *terminal) printf(format string, args ...any) {
-	if !t.json {
-		fmt.Fprintf(t.stdout, format, args...)
+	if t.json {
+		return
 	}
+	lines := strings.Split(fmt.Sprintf(format, args...), "\n")
+	for i, line := range lines {
+		lines[i] = fault.Printable(line)
+	}
+	fmt.Fprint(t.stdout, strings.Join(lines, "\n"))
 }
 
 // document prints the result of a command as JSON where that was asked for.

@@ -39,14 +39,14 @@ func (e *Error) Error() string {
 	parts := make([]string, 0, 3)
 	for _, s := range []string{e.File, e.Tensor, e.problem()} {
 		if s != "" {
-			parts = append(parts, printable(s))
+			parts = append(parts, Printable(s))
 		}
 	}
 	return strings.Join(parts, ": ")
 }
 
-// printable escapes what a terminal might take for a command: names come out of files that somebody else made.
-func printable(s string) string {
+// Printable escapes what a terminal might take for a command: names come out of files that somebody else made.
+func Printable(s string) string {
 	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return s
 	}
