@@ -172,21 +172,8 @@ func (j *job) explain(err error) error {
 		return err
 	}
 	at := j.weights[f.Tensor]
-	cols := int(at.tensor.Shape[1])
 	return &fault.Error{
-		Kind: fault.Refused, File: at.shard.Name, Tensor: at.tensor.Name, Err: err,
-		Problem: fmt.Sprintf("element [%d, %d] is %s", bad.Index/cols, bad.Index%cols, nonFinite(bad.Bits)),
-		Hint:    "the source tensor is damaged; compare it with another download (lagquant verify)",
+		Kind: fault.Refused, File: at.shard.Name, Tensor: at.tensor.Name, Err: err, Problem: bad.In(int(at.tensor.Shape[1])),
+		Hint: "the source tensor is damaged; compare it with another download (lagquant verify)",
 	}
-}
-
-// nonFinite names a BF16 pattern that is not a number to quantize.
-func nonFinite(bits uint16) string {
-	switch bits {
-	case 0x7f80:
-		return "+Inf"
-	case 0xff80:
-		return "-Inf"
-	}
-	return "NaN"
 }

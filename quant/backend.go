@@ -41,6 +41,11 @@ func (e *NonFiniteError) Error() string {
 	return fmt.Sprintf("element %d is %+v", e.Index, f)
 }
 
+// In names the element by row and column of a tensor with so many columns: "element [12, 801] is NaN".
+func (e *NonFiniteError) In(cols int) string {
+	return fmt.Sprintf("element [%d, %d] is %v", e.Index/cols, e.Index%cols, BF16ToFloat32(e.Bits))
+}
+
 // CheckFinite returns the error that QuantizeSet gives for weights that are not finite.
 func CheckFinite(m Member) error {
 	if i, bad := FirstNonFinite(m.BF16); bad {

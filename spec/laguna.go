@@ -90,9 +90,10 @@ func parseLaguna(c *node) (*laguna, bool, error) {
 
 // size reads a dimension, which no config leaves out.
 func (f *fields) size(c *node, key string) uint64 {
+	const most = 1 << 30
 	n := f.integer(c, key, 0)
-	if n < 1 || n > 1<<30 {
-		f.fail("%s is %d, expected a positive number", key, n)
+	if n < 1 || n > most {
+		f.fail("%s is %d, expected 1 to %d", key, n, most)
 		return 1
 	}
 	return uint64(n)

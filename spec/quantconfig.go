@@ -46,10 +46,10 @@ type Group struct {
 }
 
 // NVFP4 says whether the weights are 4-bit floats in groups of 16 with a scale each and a global scale over them.
-func (g *Group) NVFP4() bool {
-	w := g.Weights
-	return w != nil && w.NumBits == 4 && w.Type == "float" && w.Strategy == "tensor_group" && w.GroupSize == 16 && w.Symmetric
-}
+func (g *Group) NVFP4() bool { return g.Weights.nvfp4() }
+
+// NVFP4Inputs says whether the inputs go with NVFP4 weights: they are numbers of the same kind, or left alone.
+func (g *Group) NVFP4Inputs() bool { return g.Inputs == nil || g.Inputs.nvfp4() }
 
 // InputScales says whether the modules carry a static scale of their inputs, as under W4A4: activation groups are scaled on the fly ("local"), on
 // top of a global scale that is stored.
@@ -65,6 +65,28 @@ type Args struct {
 	Dynamic    Dynamic
 	Observer   string
 	ScaleDType string // "" in older files
+}
+
+func (a *Args) nvfp4() bool {
+	return a != nil && a.NumBits == 4 && a.Type == "float" && a.Strategy == "tensor_group" && a.GroupSize == 16 && a.Symmetric
+}
+
+// String gives the arguments in words: "8-bit int in groups of 32".
+func (a *Args) String() string {
+	if a == nil {
+		return "not quantized"
+	}
+	s := fmt.Sprintf("%d-bit %s", a.NumBits, a.Type)
+	if !a.Symmetric {
+		s = "asymmetric " + s
+	}
+	switch a.Strategy {
+	case "group":
+		return fmt.Sprintf("%s in groups of %d", s, a.GroupSize)
+	case "tensor_group":
+		return fmt.Sprintf("%s in groups of %d under a global scale", s, a.GroupSize)
+	}
+	return s + " per " + a.Strategy
 }
 
 // Dynamic says when scales are computed.

@@ -107,6 +107,20 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+func TestArgsInWords(t *testing.T) {
+	require.Equal(t, "not quantized", (*Args)(nil).String())
+	for args, want := range map[string]string{
+		`"num_bits": 8, "group_size": 32`:                                              "8-bit int in groups of 32",
+		`"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16`: "4-bit float in groups of 16 under a global scale",
+		`"strategy": "channel", "symmetric": false`:                                    "asymmetric 8-bit int per channel",
+	} {
+		q := parse(t, `{"quantization_config": {"config_groups": {"g": {"targets": [], "input_activations": {`+args+`}}}}}`)
+		require.Equal(t, want, q.Groups[0].Inputs.String())
+		require.Equal(t, strings.Contains(args, "tensor_group"), q.Groups[0].NVFP4Inputs())
+		require.True(t, (&Group{}).NVFP4Inputs(), "left alone")
+	}
+}
+
 func TestWhatTheLibraryRefuses(t *testing.T) {
 	for group, problem := range map[string]string{
 		`{"targets": ["Linear"], "weights": {"num_bits": 4, "scale": 1}}`:       `unknown key "scale"`,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/safetensors"
 )
 
@@ -55,6 +57,8 @@ type LayerComparison struct {
 	OnlyA       int `json:"only_a"`
 	OnlyB       int `json:"only_b"`
 	Requantized int `json:"requantized"` // modules in another form, not tensors
+
+	uncalibrated [2]int // OnlyA and OnlyB without what calibration adds
 }
 
 // Origin is what the global scales of one side tell about the tool that wrote them.
@@ -66,11 +70,15 @@ type Origin struct {
 }
 
 // Against compares two checkpoints byte for byte, proves or refutes every recipe by which modules of one could have been made from the
-// other, and explains the rest. Differences are in the Comparison; the error is one of reading, or names a BF16 weight that is not finite.
+// other, and explains the rest. Differences are in the Comparison; the error is one of reading, names a BF16 weight that is not finite, or
+// says that the sample holds nothing.
 func Against(ctx context.Context, a, b *safetensors.Checkpoint, o Options) (*Comparison, error) {
 	c := &comparer{o: o, a: takeInventory(a), b: takeInventory(b), open: newFiles()}
 	defer c.open.close()
-	c.Comparison = &Comparison{Schema: comparisonSchema, A: o.Names[0], B: o.Names[1], Sample: o.Sample.String()}
+	c.Comparison = &Comparison{
+		Schema: comparisonSchema, A: o.Names[0], B: o.Names[1], Sample: o.Sample.String(),
+		Differing: []Difference{}, OnlyA: []string{}, OnlyB: []string{}, Layers: []LayerComparison{},
+	}
 	if c.A == "" {
 		c.A = label(a)
 	}
@@ -87,11 +95,34 @@ func Against(ctx context.Context, a, b *safetensors.Checkpoint, o Options) (*Com
 	if err := c.compareTensors(ctx, claimed); err != nil {
 		return nil, err
 	}
+	if err := c.checkSample(); err != nil {
+		return nil, err
+	}
 	if err := c.findOrigins(); err != nil {
 		return nil, err
 	}
 	c.judge()
 	return c.Comparison, nil
+}
+
+// checkSample refuses a sample that holds nothing, which would prove nothing and look clean.
+func (c *comparer) checkSample() error {
+	modules := map[string]*module{}
+	for _, inv := range []*inventory{c.a, c.b} {
+		for name := range inv.tensors {
+			if c.o.Sample.Has(sampleKey(name)) {
+				return nil
+			}
+		}
+		maps.Copy(modules, inv.modules)
+	}
+	if len(c.a.tensors)+len(c.b.tensors) == 0 {
+		return nil
+	}
+	return &fault.Error{
+		Kind: fault.Usage, Problem: fmt.Sprintf("sample %s of %s holds none of them", c.Sample, plural(len(modules), "module")),
+		Hint: "take a larger part",
+	}
 }
 
 func label(c *safetensors.Checkpoint) string { return filepath.Base(c.Dir) }
@@ -161,7 +192,7 @@ func (c *comparer) proveRecipes(ctx context.Context) (claimed map[string]bool, e
 		if len(chosen) == 0 && len(r.Unproven) == 0 {
 			continue
 		}
-		counts, err := prove(ctx, chosen, c.open, c.o)
+		counts, err := prove(ctx, chosen, r.Base, c.open, c.o)
 		if err != nil {
 			return nil, err
 		}
@@ -205,6 +236,11 @@ func (c *comparer) compareTensors(ctx context.Context, claimed map[string]bool) 
 	slices.Sort(c.OnlyA)
 	slices.Sort(c.OnlyB)
 	c.uncalibrated = [2][]string{withoutCalibration(c.OnlyA, c.b), withoutCalibration(c.OnlyB, c.a)}
+	for side, names := range c.uncalibrated {
+		for _, name := range names {
+			c.layer(name).uncalibrated[side]++
+		}
+	}
 	slices.SortFunc(both, func(x, y *tensorAt) int {
 		return cmp.Or(cmp.Compare(x.shard.Name, y.shard.Name), cmp.Compare(x.Begin, y.Begin))
 	})
@@ -260,7 +296,9 @@ func (c *comparer) compareBoth(ctx context.Context, both []*tensorAt) error {
 }
 
 func (c *comparer) record(t *tensorAt, d *Difference, codes CodeDifferences) {
-	c.Bytes += int64(t.Len())
+	if d == nil || d.What == "bytes" {
+		c.Bytes += int64(t.Len())
+	}
 	layer := c.layer(t.Name)
 	if d == nil {
 		c.Same++

@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -270,9 +271,21 @@ func TestDamagedWeightsCannotProve(t *testing.T) {
 	f := syntheticBase()
 	w := f.at(down + ".weight").data
 	w[2*35], w[2*35+1] = 0xc0, 0x7f
-	_, err := Against(t.Context(), open(t, synthetic().write(t)), open(t, f.write(t)), Options{})
-	require.ErrorContains(t, err, down+".weight: element 35 is NaN")
-	require.Equal(t, fault.Refused, fault.KindOf(err))
+	made, base := open(t, synthetic().write(t)), open(t, f.write(t))
+	for _, sides := range [][2]*safetensors.Checkpoint{{made, base}, {base, made}} {
+		names := [2]string{"made", "base"}
+		if sides[0] == base {
+			names = [2]string{"base", "made"}
+		}
+		_, err := Against(t.Context(), sides[0], sides[1], Options{Names: names})
+		require.EqualError(t, err, "base/"+syntheticMain+": "+down+".weight: element [1, 3] is NaN")
+		require.Equal(t, fault.Refused, fault.KindOf(err))
+		e, _ := errors.AsType[*fault.Error](err)
+		require.Equal(t, "the source tensor is damaged; compare it with another download (lagquant verify)", e.Hint)
+	}
+	w[2*35], w[2*35+1] = 0x80, 0xff
+	_, err := DetectProfile(t.Context(), made, open(t, f.write(t)), Options{})
+	require.ErrorContains(t, err, down+".weight: element [1, 3] is -Inf")
 }
 
 func TestGlobalAloneDiffers(t *testing.T) {
@@ -282,7 +295,38 @@ func TestGlobalAloneDiffers(t *testing.T) {
 	require.Empty(t, r.Proven)
 	require.Equal(t, ProfileCount{
 		Profile: "ct-fp32-rcp6", Modules: 12, Exact: 11, Globals: 1, TotalScaleBytes: 12 * hidden * inter / 16, TotalPackedBytes: 12 * hidden * inter / 2,
+		differing: []string{down},
 	}, r.count(r.Best))
+}
+
+// Where a few modules differ they are damaged, and named; where many do, the arithmetic is another one.
+func TestFewModulesDiffer(t *testing.T) {
+	base := open(t, tinyPath(t, "bf16"))
+	for _, c := range []struct {
+		damaged int
+		words   string
+	}{
+		{1, "with ct-fp32-rcp6 but for 1 of 120 modules, damaged or changed rather than made by another arithmetic: model.layers.1.mlp.experts.0.down_proj (ct-fp32-rcp6: 119 of 120"},
+		{3, "but for 3 of 120 modules, damaged or changed rather than"},
+		{4, "does not match bf16 under any profile; the closest is ct-fp32-rcp6: 116 of 120"},
+	} {
+		f := load(t, "nvfp4-0801")
+		var damaged []string
+		for _, name := range f.names() {
+			if module, s, _ := splitName(name); s == slotPacked && len(damaged) < c.damaged {
+				f.at(name).data[7] ^= 1
+				damaged = append(damaged, module)
+			}
+		}
+		got := against(t, open(t, f.write(t)), base, Options{Jobs: 2})
+		require.False(t, got.Clean())
+		require.Equal(t, damaged, got.Recipes[0].Differing)
+		require.Equal(t, c.damaged, got.Recipes[0].DifferingModules)
+		require.Contains(t, strings.Join(got.Verdict, "\n"), c.words)
+	}
+	r := against(t, open(t, syntheticBase().quantizeExperts(mistakes[0].quantize).write(t)), open(t, syntheticBase().write(t)), Options{}).Recipes[0]
+	require.Len(t, r.Differing, min(8, r.DifferingModules))
+	require.True(t, slices.IsSorted(r.Differing))
 }
 
 // What no profile can speak about is named, and no proof.
@@ -361,6 +405,38 @@ func TestDifferences(t *testing.T) {
 	require.False(t, got.Clean())
 }
 
+// A module that is NVFP4 on both sides can differ in more than bytes.
+func TestShapesOfNVFP4Modules(t *testing.T) {
+	b := synthetic()
+	b.at(down + ".weight_scale").shape = []uint64{inter / 16, hidden}
+	b.at(down + ".weight_packed").dtype = safetensors.I8
+	b.setScalar(gate+".weight_global_scale", 4000)
+	got := against(t, open(t, synthetic().write(t)), open(t, b.write(t)), Options{})
+	require.Contains(t, got.Verdict, "different beside the bytes of NVFP4 modules: "+
+		down+".weight_packed (dtype U8, I8), "+down+".weight_scale (shape [64, 2], [2, 64])")
+	require.Contains(t, strings.Join(got.Verdict, "\n"), "0 group scales (0.000 %, none off by one), 0 codes (0.000 %, none off by one)")
+}
+
+// Every way in which the tensors of a layer can be here and there.
+func TestLayersOfOneSide(t *testing.T) {
+	a, b := synthetic(), synthetic()
+	for name, sides := range map[string][]*fixture{
+		"model.layers.2.norm.weight": {a}, "model.layers.3.norm.weight": {b}, // only in one
+		"model.layers.4.norm.weight": {a, b}, "model.layers.4.norm.bias": {b}, // partly
+		"model.layers.5.norm.weight": {a}, "model.layers.5.norm.bias": {b},
+		"model.layers.6.norm.weight": {a, b},
+	} {
+		for _, f := range sides {
+			f.put(syntheticRest, name, bf16(1, 1, 16))
+		}
+	}
+	names := [2]string{"here", "there\x1b"}
+	got := against(t, open(t, a.write(t)), open(t, b.write(t)), Options{Names: names})
+	require.Contains(t, got.Verdict, "layers 0-1,6 and tensors outside the layers: the same; layers 4-5: in part on one side only; "+
+		`layer 2: only in here; layer 3: only in there\x1b`)
+	require.Contains(t, got.Verdict, `only in there\x1b: model.layers.3.norm.weight, model.layers.4.norm.bias, model.layers.5.norm.bias`)
+}
+
 func TestSample(t *testing.T) {
 	a, b := open(t, tinyPath(t, "nvfp4-0801")), open(t, tinyPath(t, "bf16"))
 	all := against(t, a, b, Options{})
@@ -388,6 +464,14 @@ func TestSample(t *testing.T) {
 		modules += codes.Modules
 	}
 	require.Equal(t, 120, modules)
+
+	for _, other := range []*safetensors.Checkpoint{a, b, older} {
+		s, err := ParseSample("1/1000000")
+		require.NoError(t, err)
+		_, err = Against(t.Context(), a, other, Options{Sample: s})
+		require.EqualError(t, err, "sample 1/1000000 of 274 modules holds none of them")
+		require.Equal(t, fault.Usage, fault.KindOf(err))
+	}
 
 	s, err := ParseSample("25%")
 	require.NoError(t, err)
@@ -419,5 +503,16 @@ func TestComparisonIsJSON(t *testing.T) {
 	require.Equal(t, "lagquant-comparison/1", doc["schema"])
 	for _, field := range []string{"a", "b", "same", "differing", "only_a", "only_b", "layers", "nvfp4", "recipes", "origins", "verdict"} {
 		require.Contains(t, doc, field)
+	}
+
+	made := synthetic()
+	made.drop(gate + ".weight_scale")
+	for _, c := range []*Comparison{
+		against(t, open(t, tinyPath(t, "bf16")), open(t, tinyPath(t, "bf16")), Options{}),
+		against(t, open(t, made.write(t)), open(t, syntheticBase().write(t)), Options{}),
+	} {
+		b, err := json.Marshal(c)
+		require.NoError(t, err)
+		require.NotContains(t, string(b), "null")
 	}
 }

@@ -54,7 +54,7 @@ func DetectProfile(ctx context.Context, source, base *safetensors.Checkpoint, o 
 		return d, nil
 	}
 	r := &Recipe{Quantized: label(source), Base: label(base)}
-	counts, err := proveUntilDecided(ctx, sets, open, o)
+	counts, err := proveUntilDecided(ctx, sets, r.Base, open, o)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func DetectProfile(ctx context.Context, source, base *safetensors.Checkpoint, o 
 const decisive = 768
 
 // proveUntilDecided quantizes sets from all over the checkpoint, until one profile or none is left.
-func proveUntilDecided(ctx context.Context, sets []recipeSet, open *files, o Options) ([]ProfileCount, error) {
+func proveUntilDecided(ctx context.Context, sets []recipeSet, base string, open *files, o Options) ([]ProfileCount, error) {
 	slices.SortFunc(sets, func(a, b recipeSet) int {
 		x, y := sha256.Sum256([]byte(a.name)), sha256.Sum256([]byte(b.name))
 		return slices.Compare(x[:], y[:])
@@ -81,7 +81,7 @@ func proveUntilDecided(ctx context.Context, sets []recipeSet, open *files, o Opt
 		for modules := 0; n < len(sets) && modules < decisive; n++ {
 			modules += len(sets[n].modules)
 		}
-		counts, err := prove(ctx, sets[:n], open, o)
+		counts, err := prove(ctx, sets[:n], base, open, o)
 		if err != nil {
 			return nil, err
 		}

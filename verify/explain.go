@@ -42,10 +42,10 @@ func percent(n, of int64) float64 { return 100 * float64(n) / float64(max(of, 1)
 // share says how many of a number of things: "all", "none" or the number.
 func share(n, of int64) string {
 	switch n {
-	case of:
-		return "all"
 	case 0:
 		return "none"
+	case of:
+		return "all"
 	}
 	return fmt.Sprint(n)
 }

@@ -13,15 +13,23 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/safetensors"
 )
 
 // ManifestName is the file in which lagquant says what it wrote.
 const ManifestName = "lagquant-manifest.json"
 
+// manifestSchema is the form of it that is read here.
+const manifestSchema = "lagquant-manifest/1"
+
 // manifest is the part of lagquant-manifest.json that can be held against the files: unknown fields, which later versions may have, are
 // passed over.
 type manifest struct {
-	Files []struct {
+	Schema string `json:"schema"`
+	Files  []struct {
 		Name   string `json:"name"`
 		Size   int64  `json:"size"`
 		SHA256 string `json:"sha256"`
@@ -40,18 +48,26 @@ func (m *manifest) has(file string) bool {
 	return false
 }
 
-// readManifest returns nil where there is none, or none that can be read, which is a finding.
+// readManifest returns nil where there is none, or none that is understood, which is a finding.
 func (c *checker) readManifest() (*manifest, error) {
-	raw, err := os.ReadFile(filepath.Join(c.dir, ManifestName))
-	if errors.Is(err, fs.ErrNotExist) {
+	raw, err := safetensors.ReadFile(c.dir, ManifestName)
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind == fault.Refused {
+		c.find(Finding{Error, CheckManifest, ManifestName, "", f.Problem, "JSON as lagquant wrote it", ""})
 		return nil, nil
 	}
-	if err != nil {
+	if raw == nil || err != nil {
 		return nil, err
 	}
 	m := &manifest{}
 	if err := json.Unmarshal(raw, m); err != nil {
-		c.find(Finding{Error, CheckManifest, ManifestName, "", "cannot be read: " + err.Error(), "JSON as lagquant wrote it", ""})
+		c.find(Finding{Error, CheckManifest, ManifestName, "", "cannot be read: " + jsonProblem(err), "JSON as lagquant wrote it", ""})
+		return nil, nil
+	}
+	if m.Schema != manifestSchema {
+		c.find(Finding{
+			Error, CheckManifest, ManifestName, "schema", fmt.Sprintf("%q", m.Schema), fmt.Sprintf("%q", manifestSchema),
+			"nothing was compared with the manifest; was it written by a later version, or by another tool?",
+		})
 		return nil, nil
 	}
 	c.report.Manifest = true
@@ -64,12 +80,14 @@ func (c *checker) checkManifest(ctx context.Context, m *manifest, v *values) err
 		return nil
 	}
 	for _, f := range m.Files {
-		if !filepath.IsLocal(filepath.FromSlash(f.Name)) {
-			c.find(Finding{Error, CheckManifest, ManifestName, f.Name, "a name that leads out of the folder", "a file of the folder", ""})
+		if problem := badName(f.Name); problem != "" {
+			c.find(Finding{Error, CheckManifest, ManifestName, f.Name, problem, "a file of the folder", ""})
 			continue
 		}
 		sum, size, err := c.fileDigest(ctx, f.Name, v)
 		switch {
+		case errors.Is(err, errIrregular):
+			c.find(Finding{Error, CheckManifest, ManifestName, f.Name, errIrregular.Error(), "a file of the folder", ""})
 		case errors.Is(err, fs.ErrNotExist):
 			c.manifestFinding(f.Name, "missing", fmt.Sprintf("%d bytes, as the manifest says", f.Size))
 		case err != nil:
@@ -80,8 +98,24 @@ func (c *checker) checkManifest(ctx context.Context, m *manifest, v *values) err
 			c.manifestFinding(f.Name, "sha256 "+sum, f.SHA256+", as the manifest says")
 		}
 	}
+	for _, s := range c.ckpt.Shards {
+		if !m.has(s.Name) {
+			c.find(Finding{Error, CheckManifest, s.Name, "", "a shard that the manifest does not name", "", ""})
+		}
+	}
 	c.checkTensorDigests(m, v)
 	return nil
+}
+
+// badName says what is wrong with the name of an entry; "" where it can be that of a file of the folder.
+func badName(name string) string {
+	switch {
+	case name == "" || strings.ContainsRune(name, 0):
+		return "a name that no file has"
+	case !filepath.IsLocal(filepath.FromSlash(name)):
+		return "a name that leads out of the folder"
+	}
+	return ""
 }
 
 // manifestFinding is an error for a weight file, and a warning for one that people edit, such as generation_config.json.
@@ -107,7 +141,8 @@ func (c *checker) checkTensorDigests(m *manifest, v *values) {
 			})
 		}
 	}
-	if len(m.Tensors) == 0 {
+	if n := len(c.inv.tensors); n > 0 && len(m.Tensors) == 0 {
+		c.find(Finding{Error, CheckManifest, ManifestName, "tensors", "none", fmt.Sprintf("%d, those of the checkpoint", n), ""})
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.inv.tensors)) {
@@ -145,6 +180,8 @@ func (c *checker) fileDigest(ctx context.Context, name string, v *values) (strin
 	}
 }
 
+var errIrregular = errors.New("not a regular file")
+
 // openFile opens a file of the folder; links are followed, since caches are made of them.
 func openFile(dir, name string) (*os.File, int64, error) {
 	path := filepath.Join(dir, filepath.FromSlash(name))
@@ -153,7 +190,7 @@ func openFile(dir, name string) (*os.File, int64, error) {
 		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("%s: not a regular file", name)
+		return nil, 0, fmt.Errorf("%s: %w", name, errIrregular)
 	}
 	file, err := os.Open(path)
 	return file, info.Size(), err

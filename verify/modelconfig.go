@@ -2,6 +2,7 @@ package verify
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 )
@@ -18,7 +19,7 @@ var pythonNumber = regexp.MustCompile(`-?Infinity|NaN`)
 func readModelConfig(raw []byte) (modelConfig, error) {
 	var config map[string]any
 	if err := json.Unmarshal(pythonNumber.ReplaceAllLiteral(raw, []byte("0")), &config); err != nil {
-		return modelConfig{}, fmt.Errorf("is not the JSON of a model config: %w", err)
+		return modelConfig{}, fmt.Errorf("is not the JSON of a model config: %s", jsonProblem(err))
 	}
 	text, ok := config["text_config"].(map[string]any)
 	if !ok {
@@ -29,6 +30,18 @@ func readModelConfig(raw []byte) (modelConfig, error) {
 		tied, _ = text["tie_word_embeddings"].(bool)
 	}
 	return modelConfig{size(text["hidden_size"]), size(text["moe_intermediate_size"]), tied}, nil
+}
+
+// jsonProblem says what encoding/json minds, without the names of this program's types.
+func jsonProblem(err error) string {
+	e, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	switch {
+	case !ok:
+		return err.Error()
+	case e.Field == "":
+		return "unexpected " + e.Value
+	}
+	return fmt.Sprintf("unexpected %s in %s", e.Value, e.Field)
 }
 
 func size(v any) uint64 {

@@ -170,15 +170,19 @@ func (c *checker) shapeFault(t *tensorAt, p part, rows, cols uint64, known bool)
 
 // checkInputScales looks for input scales exactly where the config says that activations are quantized with a stored scale.
 func (c *checker) checkInputScales() {
-	var absent []moduleFinding
+	var absent, idle []moduleFinding
 	for _, m := range c.quantized {
 		name := m.name + "." + string(m.inputSlot())
-		t := m.tensors[m.inputSlot()]
+		t, group := m.tensors[m.inputSlot()], m.group
+		if group != nil && !(group.NVFP4() && group.NVFP4Inputs()) {
+			group = nil // refuted, or known by name alone: it says nothing about these scales
+			c.explain(name)
+		}
 		switch {
 		case t == nil:
-			if m.group != nil && m.group.InputScales() && c.missing(name) {
+			if group != nil && group.InputScales() && c.missing(name) {
 				absent = append(absent, moduleFinding{m.name, Finding{
-					Error, CheckInputScale, "", name, "missing", "an input scale, since config group " + m.group.Name + " quantizes activations",
+					Error, CheckInputScale, "", name, "missing", "an input scale, since config group " + group.Name + " quantizes activations",
 					"loaders read memory that nobody wrote; requantize with --input-scales, or set input_activations to null (W4A16)",
 				}})
 				c.explain(name)
@@ -188,17 +192,18 @@ func (c *checker) checkInputScales() {
 			c.find(Finding{Error, CheckModule, t.shard.Name, name, "dtype " + string(t.DType), "F32", ""})
 		case t.Len() != 4:
 			c.find(Finding{Error, CheckModule, t.shard.Name, name, "shape " + shape(t.Shape), "one number, [1] or []", ""})
-		case m.group != nil && !m.group.InputScales():
-			c.find(Finding{
-				Error, CheckInputScale, t.shard.Name, name, "an input scale, though config group " + m.group.Name + " leaves activations alone",
+		case group != nil && !group.InputScales():
+			idle = append(idle, moduleFinding{m.name, Finding{
+				Error, CheckInputScale, t.shard.Name, name, "an input scale, though config group " + group.Name + " leaves activations alone",
 				"none", "one of the two is wrong; loaders refuse the tensor or fold it in",
-			})
+			}})
 		default:
 			continue
 		}
 		c.explain(name)
 	}
 	c.findByExperts(absent, "input scales missing")
+	c.findByExperts(idle, "input scales, though the config leaves activations alone,")
 }
 
 // moduleFinding is a finding about one module.

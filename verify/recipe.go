@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
 )
@@ -27,6 +29,9 @@ type Recipe struct {
 	Best        string         `json:"best"`                 // of the rest where none is proven: the one with the fewest differing bytes
 	Convention  string         `json:"convention,omitempty"` // how the codes were chosen instead, where only they differ from Best
 	Unproven    []string       `json:"unproven,omitempty"`
+
+	DifferingModules int      `json:"differing_modules"` // under Best
+	Differing        []string `json:"differing"`         // the first of them by name
 }
 
 // ProfileCount tells how far the bytes of one profile are from the stored ones. All but Exact count differences.
@@ -39,6 +44,8 @@ type ProfileCount struct {
 	PackedBytes      int64  `json:"packed_bytes"`
 	TotalScaleBytes  int64  `json:"total_scale_bytes"`
 	TotalPackedBytes int64  `json:"total_packed_bytes"`
+
+	differing []string // the modules that are not exact; workers add them in any order
 }
 
 func (c *ProfileCount) add(o ProfileCount) {
@@ -49,6 +56,7 @@ func (c *ProfileCount) add(o ProfileCount) {
 	c.PackedBytes += o.PackedBytes
 	c.TotalScaleBytes += o.TotalScaleBytes
 	c.TotalPackedBytes += o.TotalPackedBytes
+	c.differing = append(c.differing, o.differing...)
 }
 
 // String gives the count as a clause: "ct-fp32-div6: 94 of 120 modules exact, 0 globals, 89 scale bytes and 234 packed bytes differ".
@@ -119,7 +127,8 @@ func (m recipeModule) lawful() bool {
 }
 
 // prove quantizes every set under every profile and counts what differs from the stored bytes. The counts are in the order of quant.Profiles.
-func prove(ctx context.Context, sets []recipeSet, open *files, o Options) ([]ProfileCount, error) {
+// Errors name the base as it is called here.
+func prove(ctx context.Context, sets []recipeSet, base string, open *files, o Options) ([]ProfileCount, error) {
 	total := make([]ProfileCount, len(quant.Profiles))
 	for i, p := range quant.Profiles {
 		total[i].Profile = p.Name
@@ -134,7 +143,7 @@ func prove(ctx context.Context, sets []recipeSet, open *files, o Options) ([]Pro
 			}
 			counts, err := set.prove(open, o)
 			if err != nil {
-				return err
+				return set.explain(err, base)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -184,10 +193,29 @@ func (s recipeSet) prove(open *files, o Options) ([]ProfileCount, error) {
 			return nil, err
 		}
 		for j, m := range members {
-			counts[i].add(found[j].compare(p, global, m))
+			count := found[j].compare(p, global, m)
+			if count.Exact == 0 {
+				count.differing = []string{s.modules[j].name}
+			}
+			counts[i].add(count)
 		}
 	}
 	return counts, nil
+}
+
+// explain says where in the base the weights are that a backend refused.
+func (s recipeSet) explain(err error, base string) error {
+	bad, ok1 := errors.AsType[*quant.NonFiniteError](err)
+	f, ok2 := errors.AsType[*fault.Error](err)
+	if !ok1 || !ok2 {
+		return err
+	}
+	i := slices.IndexFunc(s.modules, func(m recipeModule) bool { return m.base.Name == f.Tensor })
+	t := s.modules[i].base
+	return &fault.Error{
+		Kind: fault.Refused, File: base + "/" + t.shard.Name, Tensor: t.Name, Err: err, Problem: bad.In(int(t.Shape[1])),
+		Hint: "the source tensor is damaged; compare it with another download (lagquant verify)",
+	}
 }
 
 func readStored(m *module, open *files, o Options) (s stored, err error) {
@@ -243,9 +271,10 @@ func differing(a, b []byte) int64 {
 
 // judge fills in which profiles are proven and which comes closest.
 func (r *Recipe) judge(counts []ProfileCount) {
-	r.Profiles = counts
+	r.Profiles, r.Proven, r.Differing = counts, []string{}, []string{}
 	var best *ProfileCount
 	for i, c := range counts {
+		slices.Sort(c.differing)
 		if c.Modules > 0 && c.Exact == c.Modules {
 			r.Proven = append(r.Proven, c.Profile)
 		}
@@ -255,7 +284,10 @@ func (r *Recipe) judge(counts []ProfileCount) {
 		r.Modules = c.Modules
 	}
 	if best != nil && r.Modules > 0 {
+		const most = 8
 		r.Best = best.Profile
+		r.DifferingModules = len(best.differing)
+		r.Differing = append(r.Differing, best.differing[:min(most, len(best.differing))]...)
 	}
 }
 
@@ -289,6 +321,12 @@ func (r *Recipe) closestOther() (next ProfileCount, ok bool) {
 // have at least 95 % in common, of unrelated ones about 1 %.
 const unrelated = 0.7
 
+// few says that so few modules differ that they, and not the arithmetic of all, are the matter.
+func (r *Recipe) few() bool {
+	n := r.DifferingModules
+	return r.Convention == "" && 2*n < r.Modules && n <= max(3, r.Modules/100)
+}
+
 // String gives the verdict on the recipe as one line.
 func (r *Recipe) String() string {
 	if r.Modules == 0 {
@@ -303,6 +341,10 @@ func (r *Recipe) String() string {
 		return s
 	}
 	best := r.count(r.Best)
+	if r.few() {
+		return fmt.Sprintf("%s was made from %s with %s but for %d of %s, damaged or changed rather than made by another arithmetic: %s (%s)",
+			r.Quantized, r.Base, r.Best, r.DifferingModules, plural(r.Modules, "module"), fewOf(best.differing), best)
+	}
 	if best.packedShare() < unrelated {
 		return fmt.Sprintf("%s was not made from the weights of %s: at best %.1f %% of the packed bytes are equal (%s)",
 			r.Quantized, r.Base, 100*best.packedShare(), best)

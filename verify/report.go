@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 )
 
@@ -77,7 +78,7 @@ func (f Finding) String() string {
 	if f.Expected != "" {
 		line += "; expected " + f.Expected
 	}
-	return line
+	return fault.Printable(line)
 }
 
 // Check names the law that a finding breaks. The names are stable.
@@ -148,7 +149,7 @@ func (r *Report) add(f Finding) {
 // Sound says whether the checkpoint has no error, and with strict no warning either.
 func (r *Report) Sound(strict bool) bool { return r.Errors == 0 && (!strict || r.Warnings == 0) }
 
-// order puts the findings of one check together, errors first.
+// order puts errors first, then warnings; findings of one severity stay in the order of the checks.
 func (r *Report) order() {
 	rank := map[Severity]int{Error: 0, Warning: 1, Info: 2}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return rank[a.Severity] - rank[b.Severity] })

@@ -222,6 +222,17 @@ var reports = []reportCase{
 		want: []want{{Error, CheckInputScale, down + ".input_global_scale", "leaves activations alone"}},
 	},
 	{
+		report: "https://github.com/vllm-project/vllm/issues/54189", what: "weight-only config beside the input scales of every module",
+		damage: func(_ testing.TB, f *fixture) {
+			i := strings.Index(f.config, `"input_activations": {`)
+			f.config = f.config[:i] + `"input_activations": null}},` + "\n" + f.config[strings.Index(f.config, `  "ignore"`):]
+		},
+		want: []want{
+			{Error, CheckInputScale, "model.layers.0.mlp.experts", "leaves activations alone, in all 6 modules"},
+			{Error, CheckInputScale, "model.layers.1.mlp.experts", "leaves activations alone, in all 6 modules"},
+		},
+	},
+	{
 		report: "https://github.com/sgl-project/sglang/issues/25501", what: "weight-only: input_activations null and no input scale is sound",
 		damage: func(_ testing.TB, f *fixture) {
 			i := strings.Index(f.config, `"input_activations": {`)
@@ -274,6 +285,11 @@ var reports = []reportCase{
 			{Warning, CheckUnusedRule, `ignore rule "model.layers.0.mlp.router"`, "matches no module"},
 			{Warning, CheckUnusedRule, `ignore rule "re:^vision_tower\\."`, "matches no module"},
 		},
+	},
+	{
+		report: "https://github.com/vllm-project/vllm/issues/40252", what: "an ignore rule of no text",
+		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"lm_head"`, `"lm_head", ""`) },
+		want:   []want{{Warning, CheckUnusedRule, `ignore rule ""`, "matches no module"}},
 	},
 	{
 		report: "https://github.com/vllm-project/vllm/issues/40252", what: "a target that matches nothing leaves NVFP4 tensors without a scheme",
@@ -364,6 +380,15 @@ var reports = []reportCase{
 		},
 	},
 	{
+		report: "FlashML-org/FreeToken#343", what: "format mixed-precision, and a group that does not say which",
+		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"nvfp4-pack-quantized"`, `"mixed-precision"`) },
+		want:   []want{{Error, CheckRule, "config group group_0", "format mixed-precision, but 12 modules NVFP4 on disk"}},
+	},
+	{
+		report: "llm-compressor's model_free_ptq", what: "no format at all is sound",
+		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"format": "nvfp4-pack-quantized", `, ``) },
+	},
+	{
 		report: "FlashML-org/FreeToken#394", what: "ModelOpt names, with quantized_layers under MIXED_PRECISION, are sound",
 		build: func(testing.TB) *fixture { return synthetic().toModelOpt() },
 		damage: func(_ testing.TB, f *fixture) {
@@ -371,6 +396,23 @@ var reports = []reportCase{
 			 "quant_algo": "MIXED_PRECISION", "quantized_layers": {
 			  "model.layers.0.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16}, "model.layers.1.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16}}}}`
 		},
+	},
+	{
+		report: "NVIDIA/Model-Optimizer's NVFP4_AWQ", what: "an algorithm of ModelOpt that is known by name alone, with input scales, is sound",
+		build:  func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"NVFP4"`, `"NVFP4_AWQ"`) },
+	},
+	{
+		report: "NVIDIA/Model-Optimizer's quant_algo", what: "ModelOpt's FP8 over NVFP4 tensors",
+		build:  func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"NVFP4"`, `"FP8"`) },
+		want:   []want{{Error, CheckRule, "config group group_0", "quant_algo FP8, but 12 modules NVFP4 on disk"}},
+	},
+	{
+		report: "NVIDIA/Model-Optimizer's quant_algo", what: "ModelOpt's NVFP4 in groups of 32 over groups of 16",
+		build:  func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"NVFP4"`, `"NVFP4", "group_size": 32`) },
+		want:   []want{{Error, CheckRule, "config group group_0", "weights 4-bit float in groups of 32 under a global scale, but"}},
 	},
 	{
 		report: "FlashML-org/FreeToken#394", what: "ModelOpt's config in hf_quant_config.json alone is sound",
@@ -382,8 +424,16 @@ var reports = []reportCase{
 		},
 	},
 	{
-		report: "FlashML-org/FreeToken#124", what: "no index and two numbered shards: the headers tell",
+		report: "FlashML-org/FreeToken#124", what: "no index and two numbered shards: the headers tell, but not every loader reads them",
 		damage: func(_ testing.TB, f *fixture) { f.index = nil },
+		want:   []want{{Warning, CheckFiles, "", "model.safetensors.index.json: missing; expected there, since the checkpoint has 2 shards"}},
+	},
+	{
+		report: "FlashML-org/FreeToken#124", what: "an index that cannot be read is not missing",
+		damage: func(_ testing.TB, f *fixture) {
+			f.after = append(f.after, create(safetensors.IndexName, "{"))
+		},
+		want: []want{{Error, CheckFiles, "", "model.safetensors.index.json: "}},
 	},
 	{
 		report: "https://github.com/vllm-project/vllm/issues/40765", what: "a stale consolidated.safetensors with the same names",
@@ -400,6 +450,17 @@ var reports = []reportCase{
 			f.total = -8
 		},
 		want: []want{{Warning, CheckFiles, "", "extra.safetensors: a file that is no part of the checkpoint"}},
+	},
+	{
+		report: "https://github.com/FlashML-org/FreeToken/pull/336", what: "a folder with the name of a shard",
+		damage: func(_ testing.TB, f *fixture) {
+			f.after = append(f.after, func(dir string) {
+				if err := os.Mkdir(filepath.Join(dir, "extra.safetensors"), 0o755); err != nil {
+					panic(err)
+				}
+			})
+		},
+		want: []want{{Warning, CheckFiles, "", "cannot be read (not a regular file)"}},
 	},
 	{
 		report: "https://github.com/vllm-project/vllm/pull/41811", what: "a shard of the index that is not there",
@@ -688,6 +749,15 @@ var reports = []reportCase{
 		want:   []want{{Warning, CheckFiles, "total_size", "the bytes of all tensors"}},
 	},
 	{
+		report: "total_size off, which nothing minds", what: "total_size of the index is no number",
+		damage: func(_ testing.TB, f *fixture) {
+			f.after = append(f.after, rewrite(safetensors.IndexName, func(b []byte) []byte {
+				return []byte(strings.Replace(string(b), `"total_size":`, `"total_size":"abc", "was":`, 1))
+			}))
+		},
+		want: []want{{Warning, CheckFiles, "total_size", `"abc"; expected a whole number, the bytes of all tensors`}},
+	},
+	{
 		report: "a config saved by a Windows editor", what: "byte order mark",
 		damage: func(_ testing.TB, f *fixture) { f.config = "\xef\xbb\xbf" + f.config },
 		want:   []want{{Error, CheckConfig, "", "config.json: begins with a byte order mark"}},
@@ -699,11 +769,40 @@ var reports = []reportCase{
 		},
 	},
 	{
+		report: "a config that Python's loaders refuse", what: "config.json is a list",
+		damage: func(_ testing.TB, f *fixture) { f.config = "[]" },
+		want:   []want{{Error, CheckConfig, "", "config.json: is not the JSON of a model config: unexpected array |"}},
+	},
+	{
+		report: "a config that Python's loaders refuse", what: "quantization_config is a string, beside NVFP4 tensors that are not checked",
+		damage: func(_ testing.TB, f *fixture) { f.config = `{"quantization_config": "nvfp4"}` },
+		want:   []want{{Warning, CheckConfig, "", "quantized modules are not checked"}},
+	},
+	{
+		report: "quantized by another method", what: "an unknown quant_method beside NVFP4 tensors that are not checked",
+		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"compressed-tensors"`, `"compressed_tensors"`) },
+		want:   []want{{Warning, CheckConfig, "", `quant_method "compressed_tensors" is not known`}},
+	},
+	{
+		report: "quantized by another method", what: "an unknown quant_method without NVFP4 tensors is none of our business",
+		build: func(testing.TB) *fixture { return syntheticBase() },
+		damage: func(tb testing.TB, f *fixture) {
+			f.edit(tb, `"model_type"`, `"quantization_config": {"quant_method": "gptq"}, "model_type"`)
+		},
+		want: []want{{Info, CheckConfig, "", `quant_method "gptq" is not known`}},
+	},
+	{
 		report: "a checkpoint without a config", what: "no config.json",
 		damage: func(_ testing.TB, f *fixture) {
 			f.after = append(f.after, func(dir string) { os.Remove(filepath.Join(dir, "config.json")) })
 		},
 		want: []want{{Error, CheckConfig, "", "config.json: missing"}},
+	},
+	{
+		report: "wrong sizes in config or file", what: "more experts than there can be",
+		build:  tiny("nvfp4-0801"),
+		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"num_experts": 8`, `"num_experts": 1000000000000`) },
+		want:   []want{{Error, CheckConfig, "", "num_experts is 1000000000000, expected 1 to 1073741824"}},
 	},
 	{
 		report: "wrong sizes in config or file", what: "a shared expert of another size than the config's",
@@ -729,6 +828,50 @@ func TestReports(t *testing.T) {
 			require.NoError(t, err, c.report)
 			requireFindings(t, c, report)
 		})
+	}
+}
+
+// A config that says another scheme than the stored one, on the vendor's own checkpoint: one finding, whatever the number of modules.
+func TestSchemeOfAGroup(t *testing.T) {
+	weights, inputs := `"weights": {`, `"input_activations": {`
+	numbers := "4-bit float in groups of 16 under a global scale"
+	for _, c := range []struct{ in, from, to, found, expected string }{
+		{weights, weights, `"weights": null, "output_activations": {`, "weights not quantized", "weights " + numbers},
+		{weights, `"num_bits": 4`, `"num_bits": 8`, "weights 8-bit float in groups of 16 under a global scale", "weights " + numbers},
+		{weights, `"float"`, `"int"`, "weights 4-bit int in groups of 16 under a global scale", "weights " + numbers},
+		{weights, `"tensor_group"`, `"group"`, "weights 4-bit float in groups of 16", "weights " + numbers},
+		{weights, `"group_size": 16`, `"group_size": 32`, "weights 4-bit float in groups of 32 under a global scale", "weights " + numbers},
+		{weights, `"symmetric": true`, `"symmetric": false`, "weights asymmetric " + numbers, "weights " + numbers},
+		{inputs, `"num_bits": 4`, `"num_bits": 8`, "input_activations 8-bit float in groups of 16 under a global scale", "input_activations " + numbers + ", or null"},
+		{
+			inputs, `4,
+          "type": "float",
+          "strategy": "tensor_group",
+          "group_size": 16,
+          "symmetric": true,
+          "dynamic": "local"`, `8, "type": "int", "strategy": "token", "dynamic": true`,
+			"input_activations 8-bit int per token", "input_activations " + numbers + ", or null",
+		},
+		{`"targets"`, `"nvfp4-pack-quantized"`, `"pack-quantized"`, "format pack-quantized", "format nvfp4-pack-quantized"},
+		{`"targets"`, `"format": "nvfp4-pack-quantized",`, ``, "", ""},
+		{`"quant_method"`, `"format": "nvfp4-pack-quantized"`, `"format": "mixed-precision"`, "", ""},
+	} {
+		f := load(t, "nvfp4-0801")
+		before, after, _ := strings.Cut(f.config, c.in)
+		require.Contains(t, c.in+after, c.from)
+		f.config = before + strings.Replace(c.in+after, c.from, c.to, 1)
+		var lines []string
+		for _, found := range structure(t, f.write(t), Options{}).Findings {
+			lines = append(lines, string(found.Severity)+" "+string(found.Check)+" "+found.String())
+		}
+		if c.found == "" {
+			require.Empty(t, lines, c.to)
+			continue
+		}
+		require.Equal(t, []string{
+			"error config-rule config.json: config group group_0: " + c.found +
+				", but 120 modules NVFP4 on disk (the first is model.layers.1.mlp.experts.0.down_proj); expected " + c.expected,
+		}, lines)
 	}
 }
 

@@ -54,6 +54,7 @@ func (c *checker) checkRules() {
 		return
 	}
 	c.checkBothWays()
+	c.checkSchemes()
 	if err := c.checkUnusedRules(); err != nil {
 		c.find(Finding{Severity: Error, Check: CheckUnusedRule, File: "config.json", Found: err.Error()})
 	}
@@ -82,6 +83,50 @@ func (c *checker) checkBothWays() {
 	}
 	c.findByExperts(plain, "weights that are not quantized")
 	c.findByExperts(packed, "NVFP4 tensors")
+}
+
+// checkSchemes compares what each config group says with the NVFP4 modules that it takes, and reports once a group: loaders choose by the
+// group how they read all of them.
+func (c *checker) checkSchemes() {
+	taken := map[*spec.Group][]string{}
+	for _, m := range c.quantized {
+		taken[m.group] = append(taken[m.group], m.name)
+	}
+	for _, g := range c.config.Groups {
+		said, expected := c.refuted(g)
+		if len(taken[g]) == 0 || len(said) == 0 {
+			continue
+		}
+		c.find(Finding{
+			Error, CheckRule, "config.json", "config group " + g.Name,
+			fmt.Sprintf("%s, but %s NVFP4 on disk (the first is %s)", strings.Join(said, ", "), plural(len(taken[g]), "module"), taken[g][0]),
+			strings.Join(expected, ", "), "loaders read the tensors as the group says: correct it, or take the config that came with these weights",
+		})
+	}
+}
+
+// refuted lists what a group says that is not so where its modules are NVFP4, and what it would say then. A format that is missing reads as
+// dense, which llm-compressor writes too.
+func (c *checker) refuted(g *spec.Group) (said, expected []string) {
+	const format, numbers = "nvfp4-pack-quantized", "4-bit float in groups of 16 under a global scale"
+	refute := func(what, found, want string) {
+		said, expected = append(said, what+" "+found), append(expected, what+" "+want)
+	}
+	modelopt := c.config.ModelOpt()
+	switch {
+	case modelopt && !strings.Contains(g.Format, "NVFP4"):
+		refute("quant_algo", g.Format, "NVFP4")
+	case modelopt && g.Weights.NumBits == 0: // such as NVFP4_AWQ, which is known by name alone
+	case !g.NVFP4():
+		refute("weights", g.Weights.String(), numbers)
+	}
+	if !modelopt && !g.NVFP4Inputs() {
+		refute("input_activations", g.Inputs.String(), numbers+", or null")
+	}
+	if !modelopt && g.Format != format && g.Format != "dense" {
+		refute("format", g.Format, format)
+	}
+	return said, expected
 }
 
 func (c *checker) anyTensor(m *module) string {
@@ -120,7 +165,7 @@ func (c *checker) checkUnusedRules() error {
 		if len(unusedIgnore)+len(unusedTargets) == 0 {
 			return nil
 		}
-		class := ""
+		class := path // no class at all: an empty one would be that of an empty rule
 		if _, ok := c.predicted[path]; ok {
 			class = classOf(path)
 		}

@@ -3,12 +3,10 @@ package verify
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/lagquant/lagquant/internal/fault"
@@ -142,15 +140,38 @@ func (c *checker) checkFiles(faults []error) error {
 			})
 		}
 	}
-	if total, ok := c.ckpt.TotalSize(); ok && len(c.unread) == 0 && total != uint64(c.report.Bytes) {
-		c.find(Finding{
-			Warning, CheckFiles, safetensors.IndexName, "total_size", fmt.Sprint(total), fmt.Sprintf("%d, the bytes of all tensors", c.report.Bytes), "",
-		})
-	}
+	c.checkIndex(faults)
 	for _, name := range c.ckpt.Unindexed {
 		c.checkUnindexed(name)
 	}
 	return nil
+}
+
+// checkIndex looks at what no reader of the index minds. An index that cannot be read is among the faults.
+func (c *checker) checkIndex(faults []error) {
+	var metadata map[string]json.RawMessage
+	_ = json.Unmarshal(c.ckpt.IndexMetadata, &metadata) // without metadata there is no size to be wrong
+	said, given := metadata["total_size"]
+	total, ok := c.ckpt.TotalSize()
+	f := Finding{Severity: Warning, Check: CheckFiles, File: safetensors.IndexName, Tensor: "total_size", Found: string(said)}
+	switch {
+	case given && !ok:
+		f.Expected = "a whole number, the bytes of all tensors"
+		c.find(f)
+	case ok && len(c.unread) == 0 && total != uint64(c.report.Bytes):
+		f.Expected = fmt.Sprintf("%d, the bytes of all tensors", c.report.Bytes)
+		c.find(f)
+	}
+	broken := slices.ContainsFunc(faults, func(err error) bool {
+		e, ok := errors.AsType[*fault.Error](err)
+		return ok && e.File == safetensors.IndexName
+	})
+	if n := len(c.ckpt.Shards); c.ckpt.WeightMap == nil && n > 1 && !broken {
+		c.find(Finding{
+			Warning, CheckFiles, safetensors.IndexName, "", "missing", fmt.Sprintf("there, since the checkpoint has %d shards", n),
+			"transformers finds no weights without it; download it again",
+		})
+	}
 }
 
 func metadataText(m map[string]string) string {
@@ -186,7 +207,11 @@ func (c *checker) readConfig() {
 	}
 	switch {
 	case errors.Is(err, spec.ErrMethod):
-		c.find(Finding{Info, CheckConfig, file, "", err.Error() + "; quantized modules are not checked", "", ""})
+		f := Finding{Info, CheckConfig, file, "", err.Error() + "; quantized modules are not checked", "", ""}
+		if c.hasNVFP4() {
+			f.Severity = Warning
+		}
+		c.find(f)
 		return
 	case err != nil:
 		f := Finding{Severity: Error, Check: CheckConfig, File: file, Found: err.Error()}
@@ -205,14 +230,20 @@ func (c *checker) readConfig() {
 	c.raw, c.readable = raw, true
 }
 
+func (c *checker) hasNVFP4() bool {
+	for _, m := range c.inv.modules {
+		if m.nvfp4() {
+			return true
+		}
+	}
+	return false
+}
+
 // readModelOptConfig reads the config that ModelOpt writes into a file of its own; nil where there is none.
 func (c *checker) readModelOptConfig() (*spec.QuantConfig, error) {
 	const file = "hf_quant_config.json"
-	raw, err := os.ReadFile(filepath.Join(c.dir, file))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+	raw, err := safetensors.ReadFile(c.dir, file)
+	if raw == nil || err != nil {
 		return nil, err
 	}
 	config, err := spec.ParseQuantConfig(raw)

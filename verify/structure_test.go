@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"errors"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -136,6 +137,38 @@ func TestManifest(t *testing.T) {
 		{"a name that leads out", edit(ManifestName, func(b []byte) []byte {
 			return []byte(strings.Replace(string(b), `"config.json"`, `"../config.json"`, 1))
 		}), []string{"error " + ManifestName + ": ../config.json: a name that leads out"}},
+		{"a name with a NUL", edit(ManifestName, func(b []byte) []byte {
+			return []byte(strings.Replace(string(b), `"config.json"`, `"config\u0000.json"`, 1))
+		}), []string{"error " + ManifestName + `: config\x00.json: a name that no file has`}},
+		{"the folder itself", edit(ManifestName, func(b []byte) []byte {
+			return []byte(strings.Replace(string(b), `"config.json"`, `"."`, 1))
+		}), []string{"error " + ManifestName + ": .: not a regular file"}},
+		{"a folder", func(dir string) {
+			edit(ManifestName, func(b []byte) []byte { return []byte(strings.Replace(string(b), `"config.json"`, `"sub"`, 1)) })(dir)
+			if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+				panic(err)
+			}
+		}, []string{"error " + ManifestName + ": sub: not a regular file"}},
+		{"a folder in its place", func(dir string) {
+			if err := errors.Join(os.Remove(filepath.Join(dir, ManifestName)), os.Mkdir(filepath.Join(dir, ManifestName), 0o755)); err != nil {
+				panic(err)
+			}
+		}, []string{"error " + ManifestName + ": this is no regular file"}},
+		{"null", create(ManifestName, `null`), []string{"error " + ManifestName + `: schema: ""; expected "lagquant-manifest/1"`}},
+		{"a later schema", edit(ManifestName, func(b []byte) []byte {
+			return []byte(strings.Replace(string(b), "manifest/1", "manifest/2", 1))
+		}), []string{"error " + ManifestName + `: schema: "lagquant-manifest/2"; expected "lagquant-manifest/1"`}},
+		{"a list", create(ManifestName, `[]`), []string{"error " + ManifestName + ": cannot be read: unexpected array;"}},
+		{"a name that is a number", create(ManifestName, `{"files": [{"name": 5}]}`), []string{
+			"error " + ManifestName + ": cannot be read: unexpected number in files.name;",
+		}},
+		{"nothing but a schema", create(ManifestName, `{"schema": "lagquant-manifest/1"}`), []string{
+			"error " + syntheticMain + ": a shard that the manifest does not name", "error " + syntheticRest + ": a shard that",
+			"error " + ManifestName + ": tensors: none; expected 52, those of the checkpoint",
+		}},
+		{"a shard that the manifest does not know", edit(ManifestName, func(b []byte) []byte {
+			return []byte(strings.Replace(string(b), `"name":"`+syntheticRest, `"name":"tokenizer.json`, 1))
+		}), []string{"warning tokenizer.json: missing", "error " + syntheticRest + ": a shard that the manifest does not name"}},
 		{"a tensor that the manifest does not know, and one that it knows", edit(ManifestName, func(b []byte) []byte {
 			return []byte(strings.Replace(string(b), `"lm_head.weight"`, `"head.weight"`, 1))
 		}), []string{"error head.weight: missing", "error " + syntheticRest + ": lm_head.weight: a tensor that the manifest does not name"}},
@@ -195,6 +228,15 @@ func TestReportIsJSON(t *testing.T) {
 	empty, err := json.Marshal(structure(t, tinyPath(t, "bf16"), Options{}))
 	require.NoError(t, err)
 	require.Contains(t, string(empty), `"findings":[]`)
+}
+
+// Names come out of files that somebody else made; what they hold must not reach the terminal as it is.
+func TestNamesAreEscaped(t *testing.T) {
+	f := Finding{File: "a\x1b[2J", Tensor: "b\nc\x00", Found: "größe/重み", Expected: "\u202e"}
+	require.Equal(t, `a\x1b[2J: b\nc\x00: größe/重み; expected \u202e`, f.String())
+	b, err := json.Marshal(f)
+	require.NoError(t, err)
+	require.Contains(t, string(b), `"tensor":"b\nc\u0000"`)
 }
 
 func TestNothingThere(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/lagquant/lagquant/internal/fault"
 )
 
 // judge writes the verdict, the plainest line first.
@@ -12,7 +14,9 @@ func (c *comparer) judge() {
 	for _, n := range slices.Sorted(maps.Keys(c.layers)) {
 		c.Layers = append(c.Layers, *c.layers[n])
 	}
-	say := func(format string, args ...any) { c.Verdict = append(c.Verdict, fmt.Sprintf(format, args...)) }
+	say := func(format string, args ...any) {
+		c.Verdict = append(c.Verdict, fault.Printable(fmt.Sprintf(format, args...)))
+	}
 	of := ""
 	if c.o.Sample.of != 0 {
 		of = fmt.Sprintf(" (sample %s)", c.Sample)
@@ -32,7 +36,7 @@ func (c *comparer) judge() {
 		}
 	}
 	if others := c.otherDifferences(); len(others) > 0 {
-		say("different beside NVFP4 modules: %s", fewOf(others))
+		say("different beside the bytes of NVFP4 modules: %s", fewOf(others))
 	}
 	say("%s", c.layerText())
 	if c.NVFP4 != nil && c.NVFP4.DifferingModules > 0 {
@@ -66,52 +70,66 @@ func (c *comparer) otherDifferences() []string {
 	var out []string
 	for _, d := range c.Differing {
 		switch {
-		case c.kind(c.a.tensors[d.Tensor]) != kindOther:
-		case d.What == "bytes":
-			out = append(out, fmt.Sprintf("%s (%d of %d bytes)", d.Tensor, d.Bytes, d.Of))
-		default:
+		case d.What != "bytes":
 			out = append(out, fmt.Sprintf("%s (%s %s, %s)", d.Tensor, d.What, d.A, d.B))
+		case c.kind(c.a.tensors[d.Tensor]) == kindOther:
+			out = append(out, fmt.Sprintf("%s (%d of %d bytes)", d.Tensor, d.Bytes, d.Of))
 		}
 	}
 	return out
 }
 
-// layerText says which layers are the same, which differ and which are there in two forms.
+// layerText says which layers are the same, which differ, and which are there in two forms or on one side only.
 func (c *comparer) layerText() string {
-	classes := []struct {
-		text   string
-		has    func(LayerComparison) bool
-		layers []int
-		loose  bool
-	}{
-		{text: "the same", has: func(l LayerComparison) bool { return l.Differing+l.Requantized == 0 }},
-		{text: "different", has: func(l LayerComparison) bool { return l.Differing > 0 }},
-		{text: "in another form", has: func(l LayerComparison) bool { return l.Requantized > 0 && l.Differing == 0 }},
+	layers, loose := map[string][]int{}, map[string]bool{}
+	for _, l := range c.Layers {
+		if class := c.class(l); l.Layer < 0 {
+			loose[class] = true
+		} else {
+			layers[class] = append(layers[class], l.Layer)
+		}
 	}
 	var parts []string
-	for _, class := range classes {
-		for _, l := range c.Layers {
-			if !class.has(l) {
-				continue
-			}
-			if l.Layer < 0 {
-				class.loose = true
-			} else {
-				class.layers = append(class.layers, l.Layer)
-			}
-		}
+	for _, class := range []string{classSame, classDifferent, classOtherForm, classPartial, classOnlyIn + c.A, classOnlyIn + c.B} {
 		var what []string
-		if len(class.layers) > 0 {
-			what = append(what, layersText(class.layers))
+		if len(layers[class]) > 0 {
+			what = append(what, layersText(layers[class]))
 		}
-		if class.loose {
+		if loose[class] {
 			what = append(what, "tensors outside the layers")
 		}
 		if len(what) > 0 {
-			parts = append(parts, strings.Join(what, " and ")+": "+class.text)
+			parts = append(parts, strings.Join(what, " and ")+": "+class)
 		}
 	}
 	return strings.Join(parts, "; ")
+}
+
+// Classes of layers.
+const (
+	classSame      = "the same"
+	classDifferent = "different"
+	classOtherForm = "in another form"
+	classPartial   = "in part on one side only"
+	classOnlyIn    = "only in " // and the name of the side
+)
+
+// class says how a layer compares. What calibration adds to one side makes no difference.
+func (c *comparer) class(l LayerComparison) string {
+	onlyA, onlyB := l.uncalibrated[0] > 0, l.uncalibrated[1] > 0
+	switch both := l.Same+l.Requantized > 0; {
+	case l.Differing > 0:
+		return classDifferent
+	case onlyA && onlyB, both && (onlyA || onlyB):
+		return classPartial
+	case onlyA:
+		return classOnlyIn + c.A
+	case onlyB:
+		return classOnlyIn + c.B
+	case l.Requantized > 0:
+		return classOtherForm
+	}
+	return classSame
 }
 
 func layersText(layers []int) string {

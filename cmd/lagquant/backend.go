@@ -13,14 +13,17 @@ func backendFlag() cli.Flag {
 	return &cli.StringFlag{Name: "backend", Value: "auto", Usage: "what quantizes: auto (a GPU where there is one), cpu, cuda; the bytes are the same"}
 }
 
+func checkBackend(name string) error {
+	if name != "auto" && name != "cpu" && name != "cuda" {
+		return usage(fmt.Sprintf("--backend %s is not known", name), "use auto, cpu or cuda")
+	}
+	return nil
+}
+
 // openBackend opens what --backend names, and says in words what it came to.
 func openBackend(t *terminal, name string, memory int64) (b quant.Backend, what string, err error) {
-	switch name {
-	case "cpu":
+	if name == "cpu" {
 		return quant.CPU(), "cpu", nil
-	case "auto", "cuda":
-	default:
-		return nil, "", usage(fmt.Sprintf("--backend %s is not known", name), "use auto, cpu or cuda")
 	}
 	e, err := cuda.Open(cuda.Options{DeviceMemory: memory, HostMemory: memory, Notice: func(err error) { t.note("warning: %v", err) }})
 	switch {

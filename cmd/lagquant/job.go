@@ -40,8 +40,8 @@ func profileNames() []string {
 	return names
 }
 
-// newJob opens the checkpoints that the options name and makes the plan.
-func newJob(c *cli.Context, t *terminal) (*job, error) {
+// newJob opens the checkpoints that the options name and makes the plan; detect is how to look for the profile.
+func newJob(c *cli.Context, t *terminal, detect verify.Options) (*job, error) {
 	var opts pipeline.PlanOptions
 	var err error
 	if c.IsSet("layers") {
@@ -66,7 +66,7 @@ func newJob(c *cli.Context, t *terminal) (*job, error) {
 	if j.plan, err = pipeline.MakePlan(j.model.source(), j.donor.source(), opts); err != nil {
 		return nil, err
 	}
-	return j, j.chooseProfile(c.Context, profile, t)
+	return j, j.chooseProfile(c.Context, profile, detect, t)
 }
 
 func (j *job) open(c *cli.Context, fromDonor bool) error {
@@ -105,15 +105,15 @@ func (m *model) checkpoint() *safetensors.Checkpoint {
 }
 
 // chooseProfile takes the profile that the user names, or finds the one by which the source's own quantized layers were made.
-func (j *job) chooseProfile(ctx context.Context, name string, t *terminal) error {
+func (j *job) chooseProfile(ctx context.Context, name string, detect verify.Options, t *terminal) error {
 	if name != "auto" {
 		p, _ := quant.ProfileByName(name)
-		if err := j.checkForced(ctx, name, t); err != nil {
+		if err := j.checkForced(ctx, name, detect, t); err != nil {
 			return err
 		}
 		return j.plan.SetProfile(p, []string{"chosen by --profile"})
 	}
-	d, err := verify.DetectProfile(ctx, j.model.Checkpoint, j.base.checkpoint(), verify.Options{})
+	d, err := verify.DetectProfile(ctx, j.model.Checkpoint, j.base.checkpoint(), detect)
 	if err != nil {
 		return err
 	}
@@ -126,11 +126,11 @@ func (j *job) chooseProfile(ctx context.Context, name string, t *terminal) error
 }
 
 // checkForced warns where the base proves another profile than the one that the user names.
-func (j *job) checkForced(ctx context.Context, name string, t *terminal) error {
+func (j *job) checkForced(ctx context.Context, name string, detect verify.Options, t *terminal) error {
 	if j.base == nil {
 		return nil
 	}
-	d, err := verify.DetectProfile(ctx, j.model.Checkpoint, j.base.Checkpoint, verify.Options{})
+	d, err := verify.DetectProfile(ctx, j.model.Checkpoint, j.base.Checkpoint, detect)
 	if fault.KindOf(err) == fault.Refused && err != nil {
 		t.note("warning: %v", err)
 		return nil

@@ -51,12 +51,19 @@ func newProgress(t *terminal, mode, what string) (*progress, error) {
 		p.show = func(done, total int64, _ time.Duration) {
 			if total > 0 {
 				bar.ChangeMax64(total)
-				_ = bar.Set64(min(done, total))
+				done = min(done, total)
+			}
+			if done > 0 {
+				_ = bar.Set64(done)
 			}
 		}
 	case mode == "auto":
 		p.show = func(done, total int64, elapsed time.Duration) {
-			t.note("%s: %s of %s (%d %%), %s/s", what, size(done), size(total), percent(done, total), size(int64(float64(done)/elapsed.Seconds())))
+			of := ""
+			if total > 0 {
+				of = fmt.Sprintf(" of %s (%d %%)", size(total), percent(done, total))
+			}
+			t.note("%s: %s%s, %s/s", what, size(done), of, size(int64(float64(done)/elapsed.Seconds())))
 		}
 	default:
 		return nil, &fault.Error{Kind: fault.Usage, Problem: fmt.Sprintf("--progress %s is not known", mode), Hint: "use auto, json or none"}
@@ -67,8 +74,11 @@ func newProgress(t *terminal, mode, what string) (*progress, error) {
 	return p, nil
 }
 
-// Start tells how many bytes there are to do.
-func (p *progress) Start(total int64) { p.total.Store(total) }
+// Start tells how many bytes there are to do from now on; 0: that is not known.
+func (p *progress) Start(total int64) {
+	p.done.Store(0)
+	p.total.Store(total)
+}
 
 // Add tells that n more bytes are done.
 func (p *progress) Add(n int64) { p.done.Add(n) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lagquant/lagquant/pipeline"
 	"github.com/lagquant/lagquant/quant"
+	"github.com/lagquant/lagquant/verify"
 )
 
 func requantizeCommand(t *terminal) *cli.Command {
@@ -47,7 +48,13 @@ func runRequantize(c *cli.Context, t *terminal) error {
 	if err != nil {
 		return err
 	}
-	j, err := newJob(c, t)
+	bar, err := newProgress(t, c.String("progress"), "requantize")
+	if err != nil {
+		return err
+	}
+	defer bar.end()
+	opts.Progress = bar
+	j, err := newJob(c, t, verify.Options{Jobs: opts.Jobs, Progress: bar.Add})
 	if err != nil {
 		return err
 	}
@@ -69,11 +76,6 @@ func runRequantize(c *cli.Context, t *terminal) error {
 	}
 	defer backend.Close()
 	opts.Backend = backend
-	bar, err := newProgress(t, c.String("progress"), "requantize")
-	if err != nil {
-		return err
-	}
-	opts.Progress = bar
 	result, err := pipeline.Run(c.Context, j.plan, j.model.Checkpoint, j.donor.checkpoint(), opts)
 	bar.end()
 	if errors.Is(err, context.Canceled) {
@@ -91,6 +93,9 @@ func runOptions(c *cli.Context) (pipeline.RunOptions, error) {
 	case pipeline.LinkAuto, pipeline.LinkReflink, pipeline.LinkHard, pipeline.LinkCopy:
 	default:
 		return opts, usage(fmt.Sprintf("--link %s is not known", opts.Link), "use auto, reflink, hard or copy")
+	}
+	if err := checkBackend(c.String("backend")); err != nil {
+		return opts, err
 	}
 	var err error
 	if opts.Jobs, err = parseJobs(c.String("jobs")); err != nil {
