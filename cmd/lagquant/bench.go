@@ -27,7 +27,7 @@ func benchCommand(t *terminal) *cli.Command {
 		Name:  "bench",
 		Usage: "this machine's kernel rates against its memory rate, and whole jobs against a copy",
 		Description: describe(`Measures every kernel on one core and on all, in the cache and from memory, beside the machine's own read rate in the same run; then
-requantize on a generated 1.35 GB checkpoint beside a plain copy of the same bytes; then decoding in the embedded engine. Ratios within one run
+requantize on a generated 1.38 GB checkpoint beside a plain copy of the same bytes; then decoding in the embedded engine. Ratios within one run
 can be compared between machines and days, single figures cannot. With --backend cuda the GPU's kernels come instead of the CPU's, and the job
 runs on it; decoding is the CPU's alone.`,
 			[]string{"lagquant bench", "lagquant bench --quick", "lagquant bench --only kernels --json", "lagquant bench --backend cuda --only kernels"},
