@@ -88,7 +88,7 @@ func (inv inventory) choose(layers []int, q *spec.QuantConfig) ([]int, map[strin
 		if modules == nil {
 			return nil, nil, &fault.Error{
 				Kind: fault.Usage, Problem: fmt.Sprintf("layer %d has no routed experts", layer),
-				Hint: "the layers that have are " + FormatLayers(slices.Sorted(maps.Keys(inv.layers))),
+				Hint: "the layers that have are " + spec.FormatLayers(slices.Sorted(maps.Keys(inv.layers))),
 			}
 		}
 		whole, odd := state(modules)
@@ -118,7 +118,7 @@ func (inv inventory) hint() string {
 		return "no layer has BF16 experts"
 	}
 	slices.Sort(layers)
-	return "the layers with BF16 experts are " + FormatLayers(layers)
+	return "the layers with BF16 experts are " + spec.FormatLayers(layers)
 }
 
 // state says how all experts of a layer are stored; "" where they differ, with one that does.
@@ -251,7 +251,7 @@ func checkWeight(e *expert) error {
 		return &fault.Error{Kind: fault.Refused, File: e.file, Tensor: e.name, Problem: fmt.Sprintf(format, args...)}
 	}
 	switch {
-	case t.DType != "BF16":
+	case t.DType != safetensors.BF16:
 		return problem("is %s, expected BF16", t.DType)
 	case len(t.Shape) != 2:
 		return problem("has shape %v, expected two dimensions", t.Shape)

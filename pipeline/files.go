@@ -51,7 +51,7 @@ func writeFile(out, name string, data []byte, mode fs.FileMode) error {
 	if _, err := f.Write(data); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	return publish(f, mode, filepath.Join(out, filepath.FromSlash(name)))
+	return publish(f, mode, filepath.Join(out, name))
 }
 
 // createTemp opens an empty temporary file for the output file of that name, over any left by a run that was killed.
@@ -60,7 +60,7 @@ func createTemp(out, name string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Dir(filepath.Join(out, filepath.FromSlash(name))), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(out, name)), 0o755); err != nil {
 		return nil, err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -70,7 +70,7 @@ func createTemp(out, name string) (*os.File, error) {
 }
 
 func tempPath(out, name string) string {
-	return filepath.Join(out, workDir, "partial", filepath.FromSlash(name))
+	return filepath.Join(out, workDir, "partial", name)
 }
 
 // bring puts an unchanged source file into the output as link says.
@@ -94,7 +94,7 @@ func bring(ctx context.Context, src, out, name string, link Link) error {
 	if err := fill(ctx, to, from, link); err != nil {
 		return errors.Join(err, to.Close())
 	}
-	return publish(to, info.Mode(), filepath.Join(out, filepath.FromSlash(name)))
+	return publish(to, info.Mode(), filepath.Join(out, name))
 }
 
 // fill makes the empty file to equal to from.
@@ -133,7 +133,7 @@ func hardLink(src, out, name string) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(out, filepath.FromSlash(name))
+	path := filepath.Join(out, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

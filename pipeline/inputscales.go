@@ -128,7 +128,7 @@ func (p *Plan) donorScale(donor *safetensors.Checkpoint, module string) (weight,
 			Hint: "name a revision in which the same layers are NVFP4 with quantized activations",
 		}
 	}
-	if t.DType != "F32" || t.Len() != 4 {
+	if t.DType != safetensors.F32 || t.Len() != 4 {
 		return weight{}, &fault.Error{
 			Kind: fault.Refused, File: s.Name, Tensor: name, Problem: fmt.Sprintf("is %s %v, expected one F32", t.DType, t.Shape),
 		}
@@ -211,7 +211,7 @@ func (p *Plan) peers(src *safetensors.Checkpoint) (map[spec.Role]float32, error)
 	for _, shard := range src.Shards {
 		for _, t := range shard.Header.Tensors {
 			e, ok := s.MatchTensor(t)
-			if !ok || e.Kind != spec.InputGlobal || t.DType != "F32" || t.Len() != 4 {
+			if !ok || e.Kind != spec.InputGlobal || t.DType != safetensors.F32 || t.Len() != 4 {
 				continue
 			}
 			v, err := readScalar(weight{shard, t})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/safetensors"
+	"github.com/lagquant/lagquant/spec"
 )
 
 const (
@@ -163,10 +164,10 @@ func forget(out string, begun *Plan) error {
 		names = append(names, u.Shard)
 	}
 	for _, name := range append(append(names, begun.Files...), filepath.Join(workDir, "plan")) {
-		if !filepath.IsLocal(filepath.FromSlash(name)) {
+		if !filepath.IsLocal(name) {
 			continue
 		}
-		if err := os.Remove(filepath.Join(out, filepath.FromSlash(name))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(out, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -177,7 +178,7 @@ func forget(out string, begun *Plan) error {
 func (j *job) complete(ctx context.Context, src *safetensors.Checkpoint) error {
 	m := &Manifest{
 		Schema: ManifestSchema, Tool: j.Tool, Command: j.plan.Command(), Plan: j.plan.Digest, Source: j.plan.Source,
-		InputScales: j.plan.InputScales, Profile: j.plan.Profile, Evidence: j.plan.Evidence, Layers: FormatLayers(j.plan.Layers),
+		InputScales: j.plan.InputScales, Profile: j.plan.Profile, Evidence: j.plan.Evidence, Layers: spec.FormatLayers(j.plan.Layers),
 		Modules: j.plan.Modules, Tensors: make(map[string]TensorEntry, j.plan.TensorsOut),
 	}
 	for i := range j.plan.Units {
@@ -217,10 +218,10 @@ func (j *job) origin(tensor string) string {
 }
 
 func (j *job) bringFile(ctx context.Context, src *safetensors.Checkpoint, name string) (FileEntry, error) {
-	if err := bring(ctx, filepath.Join(src.Dir, filepath.FromSlash(name)), j.Out, name, j.Link); err != nil {
+	if err := bring(ctx, filepath.Join(src.Dir, name), j.Out, name, j.Link); err != nil {
 		return FileEntry{}, writeFault(name, err)
 	}
-	path := filepath.Join(j.Out, filepath.FromSlash(name))
+	path := filepath.Join(j.Out, name)
 	sum, err := hashFile(ctx, path, nil)
 	if err != nil {
 		return FileEntry{}, err

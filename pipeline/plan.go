@@ -126,7 +126,7 @@ func (p *Plan) encode() ([]byte, error) {
 
 // Command is the command line of the job with checkpoints named by what they are and not by where they lie.
 func (p *Plan) Command() string {
-	c := "lagquant requantize --model " + p.Source.String() + " --layers " + FormatLayers(p.Layers)
+	c := "lagquant requantize --model " + p.Source.String() + " --layers " + spec.FormatLayers(p.Layers)
 	if s := p.InputScales; s.From != FromNowhere {
 		c += " --input-scales " + s.argument()
 	}

@@ -257,12 +257,12 @@ func (p *Plan) layout(u *Unit, h *safetensors.Header) (*safetensors.Layout, erro
 // tensorsOf lists the tensors that a requantized module has.
 func (p *Plan) tensorsOf(m Module) []safetensors.Tensor {
 	list := []safetensors.Tensor{
-		{Name: m.Name + p.Names.Packed, DType: "U8", Shape: []uint64{m.Rows, m.Cols / 2}},
-		{Name: m.Name + p.Names.Scale, DType: "F8_E4M3", Shape: []uint64{m.Rows, m.Cols / 16}},
-		{Name: m.Name + p.Names.Global, DType: "F32", Shape: p.Scalar},
+		{Name: m.Name + p.Names.Packed, DType: safetensors.U8, Shape: []uint64{m.Rows, m.Cols / 2}},
+		{Name: m.Name + p.Names.Scale, DType: safetensors.F8E4M3, Shape: []uint64{m.Rows, m.Cols / 16}},
+		{Name: m.Name + p.Names.Global, DType: safetensors.F32, Shape: p.Scalar},
 	}
 	if p.InputScales.added() {
-		list = append(list, safetensors.Tensor{Name: m.Name + p.Names.InputGlobal, DType: "F32", Shape: p.Scalar})
+		list = append(list, safetensors.Tensor{Name: m.Name + p.Names.InputGlobal, DType: safetensors.F32, Shape: p.Scalar})
 	}
 	return list
 }
@@ -301,7 +301,7 @@ func (p *Plan) addFiles(c *safetensors.Checkpoint) error {
 // walk visits the files below dir by their slash-separated names, links followed, tools' own folders passed over. odd says why something is
 // no file to copy.
 func walk(dir, below string, visit func(name, odd string)) error {
-	entries, err := os.ReadDir(filepath.Join(dir, filepath.FromSlash(below)))
+	entries, err := os.ReadDir(filepath.Join(dir, below))
 	if err != nil {
 		return err
 	}
@@ -310,7 +310,7 @@ func walk(dir, below string, visit func(name, odd string)) error {
 		if below != "" {
 			name = below + "/" + name
 		}
-		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name)))
+		info, err := os.Stat(filepath.Join(dir, name))
 		link := e.Type()&fs.ModeSymlink != 0
 		switch {
 		case link && errors.Is(err, fs.ErrNotExist):

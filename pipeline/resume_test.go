@@ -16,6 +16,7 @@ import (
 
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
+	"github.com/lagquant/lagquant/spec"
 	"github.com/lagquant/lagquant/testdata/goldens"
 )
 
@@ -240,5 +241,5 @@ func TestLayerLists(t *testing.T) {
 		_, err := ParseLayers(list)
 		require.Equal(t, fault.Usage, fault.KindOf(err), list)
 	}
-	require.Equal(t, "1-3,5,7-8", FormatLayers([]int{1, 2, 3, 5, 7, 8}))
+	require.Equal(t, "1-3,5,7-8", spec.FormatLayers([]int{1, 2, 3, 5, 7, 8}))
 }

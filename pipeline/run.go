@@ -168,7 +168,7 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 		}
 	}
 	for _, name := range plan.Files { // what cannot be read should show before the work, not after it
-		f, err := os.Open(filepath.Join(src.Dir, filepath.FromSlash(name)))
+		f, err := os.Open(filepath.Join(src.Dir, name))
 		if err != nil {
 			return nil, readFault(name, err)
 		}

@@ -167,7 +167,7 @@ func (c *Checkpoint) readShards(names []string) []error {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			shards[i], faults[i] = openShard(name, filepath.Join(c.Dir, filepath.FromSlash(name)))
+			shards[i], faults[i] = openShard(name, filepath.Join(c.Dir, name))
 		})
 	}
 	wg.Wait()

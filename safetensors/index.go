@@ -146,7 +146,7 @@ func totalSize(metadata []byte) (total uint64, ok bool) {
 
 // checkShardName refuses a name that leads out of the folder on any system, judged as text: links inside the folder are followed.
 func checkShardName(name string) error {
-	bad := name == "." || path.Clean(name) != name || strings.ContainsAny(name, "\\:\x00") || !filepath.IsLocal(filepath.FromSlash(name))
+	bad := name == "." || path.Clean(name) != name || strings.ContainsAny(name, "\\:\x00") || !filepath.IsLocal(name)
 	if !bad {
 		return nil
 	}

@@ -197,7 +197,7 @@ func (c *comparer) proveRecipes(ctx context.Context) (claimed map[string]bool, e
 			return nil, err
 		}
 		r.judge(counts)
-		if r.Convention, err = r.findConvention(chosen, c.open, c.o); err != nil {
+		if r.Convention, err = r.findConvention(ctx, chosen, c.open, c.o); err != nil {
 			return nil, err
 		}
 		c.Recipes = append(c.Recipes, r)

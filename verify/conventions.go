@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"context"
 	"math"
 
 	"github.com/lagquant/lagquant/quant"
@@ -45,7 +46,7 @@ const conventionSets = 64
 
 // findConvention looks for the convention that gives every stored code, where the scales are those of the closest profile and the codes are
 // not; "" where there is nothing to explain or none does.
-func (r *Recipe) findConvention(sets []recipeSet, open *files, o Options) (string, error) {
+func (r *Recipe) findConvention(ctx context.Context, sets []recipeSet, open *files, o Options) (string, error) {
 	best := r.count(r.Best)
 	if len(r.Proven) > 0 || best.Modules == 0 || best.ScaleBytes > 0 || best.Globals > 0 {
 		return "", nil
@@ -54,6 +55,9 @@ func (r *Recipe) findConvention(sets []recipeSet, open *files, o Options) (strin
 	left := conventions
 	for _, set := range sets[:min(len(sets), conventionSets)] {
 		for _, m := range set.modules {
+			if err := ctx.Err(); err != nil {
+				return "", err
+			}
 			weights, err := open.read(m.base, o)
 			if err != nil {
 				return "", err

@@ -103,25 +103,21 @@ func proveUntilDecided(ctx context.Context, sets []recipeSet, base string, open 
 // byBase settles the detection by a comparison with BF16 weights.
 func (d *Detection) byBase(r *Recipe) (*Detection, error) {
 	d.Recipe = r
-	switch len(r.Proven) {
-	case 0:
+	if len(r.Proven) == 0 {
 		return nil, &fault.Error{
 			Kind: fault.Refused, File: r.Quantized, Problem: "no profile gives the bytes of its own quantized modules: " + r.String(),
 			Hint: "check that the base is the same release; a profile can be forced with --profile",
 		}
-	case 1:
-		d.Profile = r.Proven[0]
-	default:
-		d.Profile = r.Proven[0]
-		if slices.Contains(r.Proven, d.byGlobals) {
-			d.Profile = d.byGlobals
-		}
+	}
+	d.Profile = r.Proven[0]
+	if slices.Contains(r.Proven, d.byGlobals) {
+		d.Profile = d.byGlobals
+	}
+	d.How, d.Evidence, d.Warnings = "base", r.String(), nil
+	if len(r.Proven) > 1 {
 		d.Warnings = []string{fmt.Sprintf("%s give the same bytes on all %s: took %s", strings.Join(r.Proven, " and "), plural(r.Modules, "module"), d.Profile)}
-		d.How, d.Evidence = "base", r.String()
 		return d, nil
 	}
-	d.How, d.Warnings = "base", nil
-	d.Evidence = r.String()
 	for _, c := range r.Profiles {
 		if c.Profile != d.Profile {
 			d.Evidence += "; " + c.String()

@@ -112,7 +112,7 @@ func badName(name string) string {
 	switch {
 	case name == "" || strings.ContainsRune(name, 0):
 		return "a name that no file has"
-	case !filepath.IsLocal(filepath.FromSlash(name)):
+	case !filepath.IsLocal(name):
 		return "a name that leads out of the folder"
 	}
 	return ""
@@ -184,7 +184,7 @@ var errIrregular = errors.New("not a regular file")
 
 // openFile opens a file of the folder; links are followed, since caches are made of them.
 func openFile(dir, name string) (*os.File, int64, error) {
-	path := filepath.Join(dir, filepath.FromSlash(name))
+	path := filepath.Join(dir, name)
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, 0, err

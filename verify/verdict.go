@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/spec"
 )
 
 // judge writes the verdict, the plainest line first.
@@ -136,25 +137,7 @@ func layersText(layers []int) string {
 	if len(layers) == 1 {
 		return fmt.Sprintf("layer %d", layers[0])
 	}
-	return "layers " + layerRanges(layers)
-}
-
-// layerRanges writes numbers of layers the way --layers takes them: "1-5,7".
-func layerRanges(layers []int) string {
-	var parts []string
-	for i := 0; i < len(layers); {
-		j := i
-		for j+1 < len(layers) && layers[j+1] == layers[j]+1 {
-			j++
-		}
-		if i == j {
-			parts = append(parts, fmt.Sprint(layers[i]))
-		} else {
-			parts = append(parts, fmt.Sprintf("%d-%d", layers[i], layers[j]))
-		}
-		i = j + 1
-	}
-	return strings.Join(parts, ",")
+	return "layers " + spec.FormatLayers(layers)
 }
 
 // findOrigins weighs the global scales of the NVFP4 modules that differ on both sides, since no BF16 base is there to prove anything.

@@ -12,6 +12,7 @@ import (
 	"github.com/lagquant/lagquant/pipeline"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
+	"github.com/lagquant/lagquant/spec"
 	"github.com/lagquant/lagquant/verify"
 )
 
@@ -196,7 +197,7 @@ func (j *job) print(t *terminal) {
 		}
 	}
 	line := func(key, format string, args ...any) { t.printf("%-13s %s\n", key, fmt.Sprintf(format, args...)) }
-	line("plan", "%.12s: requantize layers %s of %s", p.Digest, pipeline.FormatLayers(p.Layers), title(j.model.ref))
+	line("plan", "%.12s: requantize layers %s of %s", p.Digest, spec.FormatLayers(p.Layers), title(j.model.ref))
 	for i, e := range p.Evidence {
 		if i == 0 {
 			line("profile", "%s", p.Profile)

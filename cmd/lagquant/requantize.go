@@ -12,6 +12,7 @@ import (
 
 	"github.com/lagquant/lagquant/pipeline"
 	"github.com/lagquant/lagquant/quant"
+	"github.com/lagquant/lagquant/spec"
 	"github.com/lagquant/lagquant/verify"
 )
 
@@ -144,7 +145,7 @@ func parseSize(option, s string) (int64, error) {
 func reportResult(t *terminal, j *job, r *pipeline.Result, backend string) error {
 	seconds := r.Elapsed.Seconds()
 	t.printf("%d modules requantized (layers %s, %s): %s -> %s, relative RMS %.2f %% (floor %.2f %%)%s, %.2f s, %.2f GB/s of BF16, peak memory %s\n",
-		r.Modules, pipeline.FormatLayers(j.plan.Layers), j.plan.Profile, size(r.BytesIn), size(r.BytesOut),
+		r.Modules, spec.FormatLayers(j.plan.Layers), j.plan.Profile, size(r.BytesIn), size(r.BytesOut),
 		100*r.Errors.RelativeRMS(), 100*r.Errors.Floor(), sampled(r), seconds, float64(r.Read)/1e9/seconds, size(peakMemory()))
 	if r.Resumed > 0 {
 		t.printf("%d of %d shards were finished by an earlier run\n", r.Resumed, len(j.plan.Units))
