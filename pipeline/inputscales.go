@@ -207,7 +207,7 @@ func (p *Plan) peers(src *safetensors.Checkpoint) (map[spec.Role]float32, error)
 	if err != nil {
 		return nil, err
 	}
-	least := map[spec.Role]float32{}
+	scales := map[spec.Role]float32{}
 	for _, shard := range src.Shards {
 		for _, t := range shard.Header.Tensors {
 			e, ok := s.MatchTensor(t)
@@ -221,18 +221,18 @@ func (p *Plan) peers(src *safetensors.Checkpoint) (map[spec.Role]float32, error)
 			if !lawfulGlobal(v) {
 				continue // verify reports it; it must not become everybody's
 			}
-			old, ok := least[e.Role]
+			old, ok := scales[e.Role]
 			if !ok || v < old != p.Names.Reciprocal { // ModelOpt stores amax/2688: there the largest is of the largest activation
-				least[e.Role] = v
+				scales[e.Role] = v
 			}
 		}
 	}
-	if len(least) == 0 {
+	if len(scales) == 0 {
 		return nil, &fault.Error{
 			Kind: fault.Usage, Problem: "--input-scales peers: the checkpoint has no quantized layer with input scales of its own", Hint: "name a revision that has them",
 		}
 	}
-	return least, nil
+	return scales, nil
 }
 
 // lawfulGlobal says whether a loader can use a stored global scale: positive, finite, and so is its reciprocal.

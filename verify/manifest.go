@@ -39,7 +39,11 @@ type manifest struct {
 	} `json:"tensors"`
 }
 
+// has says whether the manifest, if there is one, names a file.
 func (m *manifest) has(file string) bool {
+	if m == nil {
+		return false
+	}
 	for _, f := range m.Files {
 		if f.Name == file {
 			return true

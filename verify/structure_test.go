@@ -195,9 +195,11 @@ func TestManifest(t *testing.T) {
 func TestBytesRead(t *testing.T) {
 	dir := synthetic().write(t)
 	var read atomic.Int64
-	o := Options{Progress: func(n int64) { read.Add(n) }}
+	var announced int64
+	o := Options{Start: func(total int64) { announced = total }, Progress: func(n int64) { read.Add(n) }}
 	structure(t, dir, o)
 	require.EqualValues(t, 12*(hidden*inter/16+4+4), read.Load())
+	require.Equal(t, read.Load(), announced)
 
 	writeManifest(t, dir)
 	m, err := os.ReadFile(filepath.Join(dir, ManifestName))
@@ -211,6 +213,7 @@ func TestBytesRead(t *testing.T) {
 	read.Store(0)
 	structure(t, dir, o)
 	require.Equal(t, total, read.Load())
+	require.Equal(t, total, announced)
 }
 
 func TestReportIsJSON(t *testing.T) {

@@ -61,11 +61,14 @@ func (c *checker) readValues(ctx context.Context, m *manifest) (*values, error) 
 			wanted[t.shard] = append(wanted[t.shard], &reader{tensorAt: t, take: facts.take})
 		}
 	}
+	if c.Start != nil {
+		c.Start(toRead(c.ckpt.Shards, m, wanted))
+	}
 	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(c.jobs())
 	for _, shard := range c.ckpt.Shards {
 		group.Go(func() error {
-			if m != nil && m.has(shard.Name) {
+			if m.has(shard.Name) {
 				return c.readWhole(inner, shard, wanted[shard], v)
 			}
 			return c.readParts(inner, shard, wanted[shard])
@@ -75,6 +78,24 @@ func (c *checker) readValues(ctx context.Context, m *manifest) (*values, error) 
 		return nil, err
 	}
 	return v, c.countDead(ctx, v)
+}
+
+// toRead is how many bytes will be read: those of the files in a manifest, and of what is wanted of other shards.
+func toRead(shards []*safetensors.Shard, m *manifest, wanted map[*safetensors.Shard][]*reader) (total int64) {
+	if m != nil {
+		for _, f := range m.Files {
+			total += f.Size
+		}
+	}
+	for _, s := range shards {
+		if m.has(s.Name) {
+			continue
+		}
+		for _, r := range wanted[s] {
+			total += int64(r.Len())
+		}
+	}
+	return total
 }
 
 // reader takes the bytes of one tensor as they come.

@@ -70,7 +70,7 @@ func verifyStructure(c *cli.Context, t *terminal, name string, opts verify.Optio
 	if err != nil {
 		return err
 	}
-	bar.Start(0)
+	opts.Start = bar.Start
 	report, err := verify.Structure(c.Context, ref.Dir, opts)
 	bar.end()
 	if err != nil {
