@@ -18,6 +18,7 @@ import (
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
+	"github.com/lagquant/lagquant/spec"
 )
 
 // DefaultMemory bounds the buffers of a job that does not say otherwise.
@@ -48,19 +49,22 @@ type Result struct {
 	Elapsed  time.Duration
 }
 
+var errOtherCheckpoint = errors.New("the plan was made from another checkpoint")
+
 // job is a plan being executed.
 type job struct {
 	RunOptions
-	plan    *Plan
-	profile quant.Profile
-	shards  map[string]*safetensors.Shard
-	stamps  map[string]stamp  // of every shard, taken before the first is read
-	weights map[string]weight // by module name: where the BF16 of all modules to requantize lies
-	made    map[string]bool   // tensors that the job writes anew
-	inputs  map[string]uint32 // by module name: bits of the input global scale
-	journal *journal
-	arenas  arenas
-	chunks  sync.Pool // *[]byte of copyChunk
+	plan       *Plan
+	profile    quant.Profile
+	shards     map[string]*safetensors.Shard
+	stamps     map[string]stamp  // of every shard, taken before the first is read
+	weights    map[string]weight // by module name: where the BF16 of all modules to requantize lies
+	made       map[string]bool   // tensors that the job writes anew
+	inputs     map[string]uint32 // by module name: bits of the input global scale
+	synthesize spec.Synthesis
+	journal    *journal
+	arenas     arenas
+	chunks     sync.Pool // *[]byte of copyChunk
 
 	mu      sync.Mutex
 	sources map[string]*os.File // opened on first use, by shard
@@ -144,6 +148,14 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 	}
 	j.chunks.New = func() any { b := make([]byte, copyChunk); return &b }
 
+	experts, err := spec.Detect(src.Config, src.Names())
+	if err != nil {
+		return nil, err
+	}
+	if experts == nil {
+		return nil, errOtherCheckpoint
+	}
+	j.synthesize = experts.Synthesize
 	j.shards, j.stamps = map[string]*safetensors.Shard{}, map[string]stamp{}
 	for _, s := range src.Shards {
 		st, err := stampOf(s.Name, s.Path)
@@ -158,7 +170,7 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 			for _, name := range append([]string{m.Name}, m.With...) {
 				s, t, ok := src.Lookup(name + ".weight")
 				if !ok {
-					return nil, fmt.Errorf("%s: the plan was made from another checkpoint", name)
+					return nil, fmt.Errorf("%s: %w", name, errOtherCheckpoint)
 				}
 				j.weights[name] = weight{s, t}
 			}
@@ -177,7 +189,6 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 	if err := j.makeArenas(); err != nil {
 		return nil, err
 	}
-	var err error
 	j.inputs, err = plan.inputScales(src, donor)
 	return j, err
 }

@@ -70,7 +70,7 @@ type Nvfp4ExpertSourceSpec struct {
 	// Reciprocal says that globals are stored as ModelOpt does, 1/G for weights and inputs.
 	Reciprocal bool
 
-	// Synthesize is used for a layer that is absent in packed form.
+	// Synthesize quantizes the fused sets of layers that are stored unpacked.
 	Synthesize Synthesis
 
 	key    key
