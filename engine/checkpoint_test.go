@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
 	"github.com/lagquant/lagquant/testdata/goldens"
@@ -99,4 +101,20 @@ func requantized(t testing.TB, tiny string) *weightMap {
 
 func tinyWeights(t testing.TB, name string) *weightMap {
 	return readWeights(t, filepath.Join(goldens.TinyLaguna(t), name))
+}
+
+// A shard that goes away after the checkpoint was opened is an error of reading, also where only tensors that may be absent lie in it.
+func TestShardGoesAway(t *testing.T) {
+	dir := filepath.Join(goldens.TinyLaguna(t), "nvfp4-0722")
+	ckpt, err := safetensors.OpenCheckpoint(dir)
+	require.NoError(t, err)
+	for _, tensor := range []string{"model.layers.0.self_attn.k_scale", "model.layers.3.mlp.experts.1.down_proj.weight_packed"} {
+		shard, _, ok := ckpt.Lookup(tensor)
+		require.True(t, ok)
+		require.NoError(t, os.Rename(shard.Path, shard.Path+".away"))
+		_, err = Load(ckpt, Options{KV: KVFP8})
+		require.ErrorIs(t, err, fs.ErrNotExist, tensor)
+		require.Equal(t, fault.IO, fault.KindOf(err), tensor)
+		require.NoError(t, os.Rename(shard.Path+".away", shard.Path))
+	}
 }
