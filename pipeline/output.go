@@ -102,6 +102,9 @@ func prepareOutput(plan *Plan, src *safetensors.Checkpoint, out string, restart 
 		return nil, outputFault(out, err)
 	}
 	begun, err := resumable(out)
+	if restart && fault.KindOf(err) == fault.Usage { // a damaged plan, most likely of this very job
+		begun, err = plan, nil
+	}
 	if err != nil {
 		return nil, errors.Join(err, lockFile.Close())
 	}
@@ -151,7 +154,7 @@ func resumable(out string) (*Plan, error) {
 	}
 	var p Plan
 	if err := json.Unmarshal(b, &p); err != nil {
-		return nil, &fault.Error{Kind: fault.Usage, File: name, Problem: "is not a plan: " + err.Error(), Hint: "remove the output folder and start again"}
+		return nil, &fault.Error{Kind: fault.Usage, File: name, Problem: "is not a plan: " + err.Error(), Hint: "run the command again with --restart"}
 	}
 	return &p, nil
 }

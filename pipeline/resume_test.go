@@ -178,6 +178,21 @@ func TestOtherJobsOutput(t *testing.T) {
 	require.Equal(t, fileDigests(t, fresh), got)
 }
 
+// A plan that was damaged is refused, and forgotten when that is asked for.
+func TestDamagedPlan(t *testing.T) {
+	dir := goldens.TinyLaguna(t)
+	out := filepath.Join(dir, "out")
+	interrupt(t, dir, out, 6<<20)
+	require.NoError(t, os.Truncate(filepath.Join(out, workDir, "plan"), 10))
+	plan, src, donor := planTiny(t, dir)
+	_, err := Run(context.Background(), plan, src.Checkpoint, donor.Checkpoint, RunOptions{Out: out})
+	require.Equal(t, fault.Usage, fault.KindOf(err))
+	require.ErrorContains(t, err, "is not a plan")
+	r := runTiny(t, dir, out, RunOptions{Restart: true})
+	require.Zero(t, r.Resumed)
+	require.False(t, Unfinished(out))
+}
+
 func TestOneJobAtATime(t *testing.T) {
 	out := t.TempDir()
 	held, err := lockOutput(out)
