@@ -42,7 +42,7 @@ type Options struct {
 	Activations Activations // "": auto
 	InputScales InputScales // "": own
 	KV          KVFormat    // "": f32
-	Memory      int64       // bytes of weights to keep in memory; 0: three quarters of what the machine has free
+	Memory      int64       // bytes of weights to keep in memory, where the experts of one token always are; 0: three quarters of what is free
 	Workers     int         // 0: all cores
 	Context     int         // positions that a session may hold; 0: max_position_embeddings
 	// Beside is a loaded model that this one will be compared with: they share workers, memory and all weights that are equal.

@@ -55,7 +55,7 @@ what differs is told by its layer. With --suite, many prompts are answered and t
 			&cli.StringFlag{Name: "against", Usage: "checkpoint to compare with, token by token and layer by layer"},
 			&cli.StringFlag{Name: "text", Usage: "with --against: text file to compare over, beside prompt and answer"},
 			&cli.StringFlag{Name: "suite", Usage: "file with a prompt on each line, plain or JSON"},
-			&cli.StringFlag{Name: "memory", Usage: "bound on the weights held in memory (default: three quarters of what is free)"},
+			&cli.StringFlag{Name: "memory", Usage: "bound on the weights held in memory; the experts of one token always are (default: three quarters of what is free)"},
 			&cli.StringFlag{Name: "jobs", Usage: "workers (default: one a core)"},
 			jsonFlag(),
 		},
