@@ -79,7 +79,7 @@ func TestLagunaS21(t *testing.T) {
 	config := lagunaS21(t)
 	tensors, bytes := expect(t, config)
 	require.Len(t, tensors, 145_153)
-	require.EqualValues(t, 71_898_733_760, bytes)
+	require.EqualValues(t, int64(71_898_733_760), bytes)
 	for name, shape := range map[string][]uint64{
 		"model.layers.4.self_attn.q_proj.weight":                 {6144, 3072},
 		"model.layers.5.self_attn.o_proj.weight":                 {3072, 9216},
@@ -97,7 +97,7 @@ func TestLagunaS21(t *testing.T) {
 	mixed := strings.Replace(config, lagunaIgnores, lagunaIgnores+", "+rule0801, 1)
 	tensors, bytes = expect(t, mixed)
 	require.Len(t, tensors, 126_721)
-	require.EqualValues(t, 71_898_733_760+8*256*3*(1024*3072*2-1024*3072*9/16-8), bytes)
+	require.EqualValues(t, int64(71_898_733_760)+8*256*3*(1024*3072*2-1024*3072*9/16-8), bytes)
 
 	weightOnly, _, err := WeightOnly([]byte(config))
 	require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestLagunaS21(t *testing.T) {
   "quantization_config"`)] + "}"
 	tensors, bytes = expect(t, bf16)
 	require.Len(t, tensors, 145_153-36_096*3-2*48)
-	require.EqualValues(t, 2*117_561_977_600+2*12_032, bytes) // the correction biases are F32
+	require.EqualValues(t, int64(2*117_561_977_600)+2*12_032, bytes) // the correction biases are F32
 }
 
 func TestLagunaVariants(t *testing.T) {

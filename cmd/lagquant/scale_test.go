@@ -71,7 +71,7 @@ func TestPlanOfTheRealSize(t *testing.T) {
 	require.NoError(t, json.Unmarshal(out, &plan))
 	require.Equal(t, 8*256*3, plan.Modules)
 	require.Equal(t, 145153, plan.TensorsOut)
-	require.EqualValues(t, 71_898_733_760, plan.TotalSize, "as the older revision's index says")
+	require.EqualValues(t, int64(71_898_733_760), plan.TotalSize, "as the older revision's index says")
 	require.Len(t, plan.Units, 49)
 	require.Less(t, peakOf(t, filepath.Join(dir, "peak")), int64(300e6))
 }
