@@ -162,7 +162,7 @@ func resumable(out string) (*Plan, error) {
 // forget removes what an unfinished job left, and nothing that it did not write: first what vouches for it, last the plan, so that it can be
 // called again when it was interrupted.
 func forget(out string, begun *Plan) error {
-	names := []string{filepath.Join(workDir, "journal"), configName, indexName, ManifestName, PlanName}
+	names := []string{filepath.Join(workDir, "journal"), configName, hfConfigName, indexName, ManifestName, PlanName}
 	for _, u := range begun.Units {
 		names = append(names, u.Shard)
 	}
@@ -236,7 +236,7 @@ func (j *job) bringFile(ctx context.Context, src *safetensors.Checkpoint, name s
 	return FileEntry{name, info.Size(), sum, "copied"}, nil
 }
 
-// seal writes the plan, the manifest, the index and the config, in this order.
+// seal writes the plan, the manifest, the index and the configs, in this order.
 func (j *job) seal(src *safetensors.Checkpoint, m *Manifest) error {
 	type file struct {
 		name   string
@@ -247,7 +247,7 @@ func (j *job) seal(src *safetensors.Checkpoint, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	config, err := j.plan.editConfig(src)
+	configs, err := j.plan.editedConfigs(src)
 	if err != nil {
 		return err
 	}
@@ -259,7 +259,9 @@ func (j *job) seal(src *safetensors.Checkpoint, m *Manifest) error {
 		}
 		files = append(files, file{indexName, index, "rewritten"})
 	}
-	files = append(files, file{configName, config, "edited"})
+	for _, c := range configs {
+		files = append(files, file{c.name, c.data, "edited"})
+	}
 	for _, f := range files {
 		sum := sha256.Sum256(f.data)
 		m.Files = append(m.Files, FileEntry{f.name, int64(len(f.data)), hex.EncodeToString(sum[:]), f.origin})

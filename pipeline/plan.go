@@ -30,6 +30,7 @@ type Plan struct {
 	Names       TensorNames   `json:"names"`
 	Scalar      []uint64      `json:"scalar_shape"` // [] or [1], as the checkpoint's own quantized modules have it
 	Config      []spec.Change `json:"config_changes"`
+	HFConfig    []spec.Change `json:"hf_quant_config_changes,omitempty"` // of ModelOpt's hf_quant_config.json
 
 	Units   []Unit    `json:"units"`
 	Files   []string  `json:"files"`    // what else lies in the folder, copied as it is

@@ -68,8 +68,16 @@ func MakePlan(src, donor *Source, opts PlanOptions) (*Plan, error) {
 	if p.Scalar == nil {
 		p.Scalar = p.defaultScalar(donor)
 	}
-	if _, p.Config, err = edit(src.Config, p.InputScales.From, chosen, modules(src.Checkpoint, s)); err != nil {
+	edited, err := editConfigs(src.Checkpoint, p.InputScales.From, slices.Sorted(maps.Keys(chosen)), modules(src.Checkpoint, s))
+	if err != nil {
 		return nil, err
+	}
+	for _, f := range edited {
+		if f.name == configName {
+			p.Config = f.changes
+		} else {
+			p.HFConfig = f.changes
+		}
 	}
 	if err := p.addUnits(src, chosen, fused); err != nil {
 		return nil, err
@@ -94,15 +102,13 @@ func scheme(src *Source) (*spec.QuantConfig, *spec.Nvfp4ExpertSourceSpec, error)
 	if src.Config == nil {
 		return nil, nil, &fault.Error{Kind: fault.Refused, File: configName, Problem: "is missing", Hint: "a checkpoint is a folder with config.json and safetensors files"}
 	}
-	q, err := spec.ParseQuantConfig(src.Config)
+	files, err := configFiles(src.Checkpoint)
 	if err != nil {
-		return nil, nil, fault.In(configName, err)
+		return nil, nil, err
 	}
-	if q == nil {
-		return nil, nil, &fault.Error{
-			Kind: fault.Refused, File: configName, Problem: "has no quantization_config, so nothing says how the experts should be quantized",
-			Hint: "requantize restores a scheme that a checkpoint has already; start from the vendor's NVFP4 revision",
-		}
+	q, err := quantConfig(files)
+	if err != nil {
+		return nil, nil, err
 	}
 	s, err := spec.Detect(src.Config, src.Names())
 	if err != nil {
@@ -149,45 +155,6 @@ func modules(c *safetensors.Checkpoint, s *spec.Nvfp4ExpertSourceSpec) []string 
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
-}
-
-// edit changes a config so that it calls the chosen modules quantized.
-func edit(config []byte, inputScales string, chosen map[string]*expert, all []string) ([]byte, []spec.Change, error) {
-	edited, changes, err := spec.NarrowIgnore(config, slices.Sorted(maps.Keys(chosen)), all)
-	if err == nil && inputScales == FromNone {
-		var more []spec.Change
-		edited, more, err = spec.WeightOnly(edited)
-		changes = append(changes, more...)
-	}
-	if err != nil {
-		return nil, nil, fault.In(configName, err)
-	}
-	q, err := spec.ParseQuantConfig(edited)
-	if err != nil {
-		return nil, nil, fmt.Errorf("config.json after the edit: %w", err)
-	}
-	for name := range chosen {
-		if g, err := q.Group(name, spec.Linear); err != nil || g == nil || !g.NVFP4() {
-			return nil, nil, fmt.Errorf("config.json after the edit still exempts %s: %w", name, err)
-		}
-	}
-	return edited, changes, nil
-}
-
-// editConfig gives the bytes of the output's config.json.
-func (p *Plan) editConfig(src *safetensors.Checkpoint) ([]byte, error) {
-	s, err := spec.Detect(src.Config, src.Names())
-	if err != nil {
-		return nil, err
-	}
-	chosen := map[string]*expert{}
-	for _, u := range p.Units {
-		for _, m := range u.Modules {
-			chosen[m.Name] = nil
-		}
-	}
-	edited, _, err := edit(src.Config, p.InputScales.From, chosen, modules(src, s))
-	return edited, err
 }
 
 // addUnits makes a unit of every shard.
@@ -270,7 +237,7 @@ func (p *Plan) tensorsOf(m Module) []safetensors.Tensor {
 // addFiles lists what lies beside the shards. Weight files that the index does not name stay behind: they are stale copies or other formats
 // of the same weights, and some loaders would take them for shards.
 func (p *Plan) addFiles(c *safetensors.Checkpoint) error {
-	known := map[string]bool{configName: true, indexName: true}
+	known := map[string]bool{configName: true, hfConfigName: true, indexName: true}
 	for _, s := range c.Shards {
 		known[s.Name] = true
 	}
@@ -339,7 +306,13 @@ func walk(dir, below string, visit func(name, odd string)) error {
 func originOf(src *Source) (Origin, map[string]string, error) {
 	headers := make(map[string]string, len(src.Shards))
 	all := sha256.New()
-	fmt.Fprintf(all, "config %x\n", sha256.Sum256(src.Config))
+	files, err := configFiles(src.Checkpoint)
+	if err != nil {
+		return Origin{}, nil, err
+	}
+	for _, f := range files {
+		fmt.Fprintf(all, "%s %x\n", strings.TrimSuffix(f.name, ".json"), sha256.Sum256(f.data))
+	}
 	for _, s := range src.Shards {
 		sum, err := headerDigest(s)
 		if err != nil {

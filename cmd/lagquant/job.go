@@ -211,15 +211,19 @@ func (j *job) print(t *terminal) {
 	for _, l := range p.LeftOut {
 		line("left out", "%s: %s", l.File, l.Why)
 	}
-	for _, c := range p.Config {
-		line("config.json", "line %d", c.Line)
-		for _, s := range c.Before {
-			line("", "-%s", s)
-		}
-		for _, s := range c.After {
-			line("", "+%s", s)
+	printChanges := func(file string, changes []spec.Change) {
+		for _, c := range changes {
+			line(file, "line %d", c.Line)
+			for _, s := range c.Before {
+				line("", "-%s", s)
+			}
+			for _, s := range c.After {
+				line("", "+%s", s)
+			}
 		}
 	}
+	printChanges("config.json", p.Config)
+	printChanges("hf_quant_config.json", p.HFConfig)
 }
 
 func (j *job) inputScales() string {

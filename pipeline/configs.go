@@ -1,0 +1,104 @@
+package pipeline
+
+import (
+	"fmt"
+
+	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/safetensors"
+	"github.com/lagquant/lagquant/spec"
+)
+
+// hfConfigName is the file in which Model-Optimizer says what it quantized. Some loaders read it, some config.json, some both.
+const hfConfigName = "hf_quant_config.json"
+
+// configFile is a file that has rules of what is quantized, and what was changed in it.
+type configFile struct {
+	name    string
+	data    []byte
+	changes []spec.Change
+}
+
+// configFiles reads the files that may hold such rules, config.json last, since it is what makes an output whole.
+func configFiles(c *safetensors.Checkpoint) ([]configFile, error) {
+	files := []configFile{{name: configName, data: c.Config}}
+	hf, err := safetensors.ReadFile(c.Dir, hfConfigName)
+	if hf != nil {
+		files = append([]configFile{{name: hfConfigName, data: hf}}, files...)
+	}
+	return files, err
+}
+
+// quantConfig reads the config that a loader goes by: that of config.json, else ModelOpt's own.
+func quantConfig(files []configFile) (q *spec.QuantConfig, err error) {
+	for _, f := range files {
+		found, err := spec.ParseQuantConfig(f.data)
+		if err != nil {
+			return nil, fault.In(f.name, err)
+		}
+		if found != nil {
+			q = found
+		}
+	}
+	if q == nil {
+		return nil, &fault.Error{
+			Kind: fault.Refused, File: configName, Problem: "has no quantization_config, so nothing says how the experts should be quantized",
+			Hint: "requantize restores a scheme that a checkpoint has already; start from the vendor's NVFP4 revision",
+		}
+	}
+	return q, nil
+}
+
+// editConfigs changes every config so that it calls the modules in quantize quantized; all are the linear modules of the checkpoint.
+func editConfigs(c *safetensors.Checkpoint, inputScales string, quantize, all []string) ([]configFile, error) {
+	files, err := configFiles(c)
+	if err != nil {
+		return nil, err
+	}
+	for i := range files {
+		if err := files[i].edit(inputScales, quantize, all); err != nil {
+			return nil, fault.In(files[i].name, err)
+		}
+	}
+	return files, nil
+}
+
+func (f *configFile) edit(inputScales string, quantize, all []string) (err error) {
+	if f.data, f.changes, err = spec.NarrowIgnore(f.data, quantize, all); err != nil {
+		return err
+	}
+	if inputScales == FromNone {
+		var more []spec.Change
+		if f.data, more, err = spec.WeightOnly(f.data); err != nil {
+			return err
+		}
+		f.changes = append(f.changes, more...)
+	}
+	q, err := spec.ParseQuantConfig(f.data)
+	if err != nil {
+		return fmt.Errorf("%s after the edit: %w", f.name, err)
+	}
+	for _, module := range quantize {
+		if q == nil {
+			break
+		}
+		if g, err := q.Group(module, spec.Linear); err != nil || g == nil || !g.NVFP4() {
+			return fmt.Errorf("%s after the edit still exempts %s: %w", f.name, module, err)
+		}
+	}
+	return nil
+}
+
+// editedConfigs gives the configs of the output.
+func (p *Plan) editedConfigs(src *safetensors.Checkpoint) ([]configFile, error) {
+	s, err := spec.Detect(src.Config, src.Names())
+	if err != nil {
+		return nil, err
+	}
+	var quantize []string
+	for _, u := range p.Units {
+		for _, m := range u.Modules {
+			quantize = append(quantize, m.Name)
+		}
+	}
+	return editConfigs(src, p.InputScales.From, quantize, modules(src, s))
+}
