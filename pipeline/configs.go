@@ -8,9 +8,6 @@ import (
 	"github.com/lagquant/lagquant/spec"
 )
 
-// hfConfigName is the file in which Model-Optimizer says what it quantized. Some loaders read it, some config.json, some both.
-const hfConfigName = "hf_quant_config.json"
-
 // configFile is a file that has rules of what is quantized, and what was changed in it.
 type configFile struct {
 	name    string
@@ -21,31 +18,11 @@ type configFile struct {
 // configFiles reads the files that may hold such rules, config.json last, since it is what makes an output whole.
 func configFiles(c *safetensors.Checkpoint) ([]configFile, error) {
 	files := []configFile{{name: configName, data: c.Config}}
-	hf, err := safetensors.ReadFile(c.Dir, hfConfigName)
+	hf, err := safetensors.ReadFile(c.Dir, spec.ModelOptConfigName)
 	if hf != nil {
-		files = append([]configFile{{name: hfConfigName, data: hf}}, files...)
+		files = append([]configFile{{name: spec.ModelOptConfigName, data: hf}}, files...)
 	}
 	return files, err
-}
-
-// quantConfig reads the config that a loader goes by: that of config.json, else ModelOpt's own.
-func quantConfig(files []configFile) (q *spec.QuantConfig, err error) {
-	for _, f := range files {
-		found, err := spec.ParseQuantConfig(f.data)
-		if err != nil {
-			return nil, fault.In(f.name, err)
-		}
-		if found != nil {
-			q = found
-		}
-	}
-	if q == nil {
-		return nil, &fault.Error{
-			Kind: fault.Refused, File: configName, Problem: "has no quantization_config, so nothing says how the experts should be quantized",
-			Hint: "requantize restores a scheme that a checkpoint has already; start from the vendor's NVFP4 revision",
-		}
-	}
-	return q, nil
 }
 
 // editConfigs changes every config so that it calls the modules in quantize quantized; all are the linear modules of the checkpoint.

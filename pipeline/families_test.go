@@ -201,7 +201,7 @@ func (f family) write(t *testing.T) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), out.Bytes(), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, configName), []byte(with(f.config, f.rules)), 0o644))
 	if f.hfConfig != "" {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, hfConfigName), []byte(with(f.hfConfig, f.rules)), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, spec.ModelOptConfigName), []byte(with(f.hfConfig, f.rules)), 0o644))
 	}
 	return dir
 }
@@ -251,7 +251,7 @@ func TestFamilies(t *testing.T) {
 				made[name] = true
 			}
 			require.Len(t, out.Names(), len(made))
-			for file, config := range map[string]string{configName: f.config, hfConfigName: f.hfConfig} {
+			for file, config := range map[string]string{configName: f.config, spec.ModelOptConfigName: f.hfConfig} {
 				if config == "" {
 					require.NoFileExists(t, filepath.Join(dir, file))
 					continue

@@ -162,7 +162,7 @@ func resumable(out string) (*Plan, error) {
 // forget removes what an unfinished job left, and nothing that it did not write: first what vouches for it, last the plan, so that it can be
 // called again when it was interrupted.
 func forget(out string, begun *Plan) error {
-	names := []string{filepath.Join(workDir, "journal"), configName, hfConfigName, indexName, ManifestName, PlanName}
+	names := []string{filepath.Join(workDir, "journal"), configName, spec.ModelOptConfigName, indexName, ManifestName, PlanName}
 	for _, u := range begun.Units {
 		names = append(names, u.Shard)
 	}

@@ -102,13 +102,15 @@ func scheme(src *Source) (*spec.QuantConfig, *spec.Nvfp4ExpertSourceSpec, error)
 	if src.Config == nil {
 		return nil, nil, &fault.Error{Kind: fault.Refused, File: configName, Problem: "is missing", Hint: "a checkpoint is a folder with config.json and safetensors files"}
 	}
-	files, err := configFiles(src.Checkpoint)
+	q, err := spec.ReadQuantConfig(src.Dir, src.Config)
 	if err != nil {
 		return nil, nil, err
 	}
-	q, err := quantConfig(files)
-	if err != nil {
-		return nil, nil, err
+	if q == nil {
+		return nil, nil, &fault.Error{
+			Kind: fault.Refused, File: configName, Problem: "has no quantization_config, so nothing says how the experts should be quantized",
+			Hint: "requantize restores a scheme that a checkpoint has already; start from the vendor's NVFP4 revision",
+		}
 	}
 	s, err := spec.Detect(src.Config, src.Names())
 	if err != nil {
@@ -237,7 +239,7 @@ func (p *Plan) tensorsOf(m Module) []safetensors.Tensor {
 // addFiles lists what lies beside the shards. Weight files that the index does not name stay behind: they are stale copies or other formats
 // of the same weights, and some loaders would take them for shards.
 func (p *Plan) addFiles(c *safetensors.Checkpoint) error {
-	known := map[string]bool{configName: true, hfConfigName: true, indexName: true}
+	known := map[string]bool{configName: true, spec.ModelOptConfigName: true, indexName: true}
 	for _, s := range c.Shards {
 		known[s.Name] = true
 	}

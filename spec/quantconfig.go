@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/safetensors"
 )
 
 // The methods that are read.
@@ -147,6 +148,24 @@ func ParseQuantConfig(config []byte) (*QuantConfig, error) {
 		q.Places = append(q.Places, p.path)
 	}
 	return q, nil
+}
+
+// ModelOptConfigName is the file in which Model-Optimizer says what it quantized. Some loaders read it, some config.json, some both.
+const ModelOptConfigName = "hf_quant_config.json"
+
+// ReadQuantConfig returns how the checkpoint in a folder is quantized: as its config.json says, else as ModelOpt's own file does; nil: not at all.
+// Errors name the file.
+func ReadQuantConfig(dir string, config []byte) (*QuantConfig, error) {
+	q, err := ParseQuantConfig(config)
+	if q != nil || err != nil {
+		return q, fault.In("config.json", err)
+	}
+	raw, err := safetensors.ReadFile(dir, ModelOptConfigName)
+	if raw == nil || err != nil {
+		return nil, err
+	}
+	q, err = ParseQuantConfig(raw)
+	return q, fault.In(ModelOptConfigName, err)
 }
 
 func parsePlace(root *node, p place) (*QuantConfig, error) {

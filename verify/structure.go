@@ -200,10 +200,7 @@ func (c *checker) readConfig() {
 	}
 	var err error
 	if c.model, err = readModelConfig(raw); err == nil {
-		c.config, err = spec.ParseQuantConfig(raw)
-	}
-	if c.config == nil && err == nil {
-		c.config, err = c.readModelOptConfig()
+		c.config, err = spec.ReadQuantConfig(c.dir, raw)
 	}
 	switch {
 	case errors.Is(err, spec.ErrMethod):
@@ -237,15 +234,4 @@ func (c *checker) hasNVFP4() bool {
 		}
 	}
 	return false
-}
-
-// readModelOptConfig reads the config that ModelOpt writes into a file of its own; nil where there is none.
-func (c *checker) readModelOptConfig() (*spec.QuantConfig, error) {
-	const file = "hf_quant_config.json"
-	raw, err := safetensors.ReadFile(c.dir, file)
-	if raw == nil || err != nil {
-		return nil, err
-	}
-	config, err := spec.ParseQuantConfig(raw)
-	return config, fault.In(file, err)
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/safetensors"
 	"github.com/lagquant/lagquant/spec"
 )
@@ -80,9 +79,9 @@ type layerInfo struct {
 
 func inspect(m *model) (*inspection, error) {
 	i := &inspection{Schema: "lagquant-inspect/1", Model: title(m.ref), Revision: m.ref.Revision}
-	q, err := spec.ParseQuantConfig(m.Config)
+	q, err := spec.ReadQuantConfig(m.Dir, m.Config)
 	if err != nil {
-		return nil, fault.In("config.json", err)
+		return nil, err
 	}
 	i.Scheme = scheme(q)
 	var config struct{ Architectures []string }
