@@ -26,6 +26,7 @@ test:
 
 race:
 	$(GO) test -race ./safetensors ./pipeline ./verify ./quant ./cuda ./engine
+	$(GO) test -race -run Bar ./cmd/lagquant
 
 noasm:
 	$(GO) test -tags noasm ./quant ./pipeline ./engine

@@ -46,12 +46,23 @@ func newProgress(t *terminal, mode, what string) (*progress, error) {
 	case mode == "auto" && t.bar:
 		p.every = 100 * time.Millisecond
 		bar := progressbar.NewOptions64(-1, progressbar.OptionSetWriter(t.stderr), progressbar.OptionSetDescription(what),
-			progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionShowCount())
-		p.clear = func() { _ = bar.Clear() } // nothing to do about a terminal that went away
+			progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(30), progressbar.OptionShowCount(),
+			progressbar.OptionSetSpinnerChangeInterval(0)) // the bar draws nothing by itself, or it would go on after its end
+		var mu sync.Mutex // Clear takes no lock of the bar's
+		t.clear = func() {
+			mu.Lock()
+			defer mu.Unlock()
+			_ = bar.Clear() // nothing to do about a terminal that went away
+		}
+		p.clear = t.clear
 		p.show = func(done, total int64, _ time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
 			if total > 0 {
-				bar.ChangeMax64(total)
 				done = min(done, total)
+				if bar.GetMax64() != total {
+					bar.ChangeMax64(total)
+				}
 			}
 			if done > 0 {
 				_ = bar.Set64(done)

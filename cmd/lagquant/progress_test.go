@@ -31,11 +31,14 @@ func (l *lockedBuffer) String() string {
 // What is printed after a bar stands on a line of its own: the bar is overwritten, whether or not it had come to its end.
 func TestBarGoesAway(t *testing.T) {
 	var screen lockedBuffer
-	p, err := newProgress(&terminal{stderr: &screen, bar: true}, "auto", "verify")
+	term := &terminal{stderr: &screen, bar: true}
+	p, err := newProgress(term, "auto", "verify")
 	require.NoError(t, err)
 	p.Start(1000)
 	p.Add(970)
 	require.Eventually(t, func() bool { return strings.Contains(screen.String(), "97%") }, 10*time.Second, 10*time.Millisecond)
+	term.note("warning")
+	require.Regexp(t, `\r *\rlagquant: warning\n`, screen.String())
 	p.end()
 	p.end()
 	lines := strings.Split(strings.TrimSuffix(screen.String(), "\r"), "\r")

@@ -24,6 +24,8 @@ type terminal struct {
 	json           bool
 	bar            bool // stderr is a terminal, where a progress bar can move
 	quiet          bool // no progress unless asked for
+
+	clear func() // takes a progress bar off the line that a message is printed on; nil: there is none
 }
 
 func newTerminal(stdout, stderr *os.File) *terminal {
@@ -40,6 +42,9 @@ func (e *interrupted) Error() string { return "interrupted" }
 
 // note prints a message to stderr.
 func (t *terminal) note(format string, args ...any) {
+	if t.clear != nil {
+		t.clear()
+	}
 	fmt.Fprintf(t.stderr, "lagquant: %s\n", fault.Printable(fmt.Sprintf(format, args...)))
 }
 
