@@ -172,8 +172,5 @@ func (j *job) explain(err error) error {
 		return err
 	}
 	at := j.weights[f.Tensor]
-	return &fault.Error{
-		Kind: fault.Refused, File: at.shard.Name, Tensor: at.tensor.Name, Err: err, Problem: bad.In(int(at.tensor.Shape[1])),
-		Hint: "the source tensor is damaged; compare it with another download (lagquant verify)",
-	}
+	return bad.In(at.shard.Name, at.tensor.Name, at.tensor.Shape[1])
 }

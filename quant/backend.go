@@ -41,9 +41,13 @@ func (e *NonFiniteError) Error() string {
 	return fmt.Sprintf("element %d is %+v", e.Index, f)
 }
 
-// In names the element by row and column of a tensor with so many columns: "element [12, 801] is NaN".
-func (e *NonFiniteError) In(cols int) string {
-	return fmt.Sprintf("element [%d, %d] is %v", e.Index/cols, e.Index%cols, BF16ToFloat32(e.Bits))
+// In says of which tensor, with so many columns, and of which file the element is: "element [12, 801] is NaN".
+func (e *NonFiniteError) In(file, tensor string, cols uint64) *fault.Error {
+	return &fault.Error{
+		Kind: fault.Refused, File: file, Tensor: tensor, Err: e,
+		Problem: fmt.Sprintf("element [%d, %d] is %v", e.Index/int(cols), e.Index%int(cols), BF16ToFloat32(e.Bits)),
+		Hint:    "the source tensor is damaged; compare it with another download (lagquant verify)",
+	}
 }
 
 // CheckFinite returns the error that QuantizeSet gives for weights that are not finite.

@@ -212,10 +212,7 @@ func (s recipeSet) explain(err error, base string) error {
 	}
 	i := slices.IndexFunc(s.modules, func(m recipeModule) bool { return m.base.Name == f.Tensor })
 	t := s.modules[i].base
-	return &fault.Error{
-		Kind: fault.Refused, File: base + "/" + t.shard.Name, Tensor: t.Name, Err: err, Problem: bad.In(int(t.Shape[1])),
-		Hint: "the source tensor is damaged; compare it with another download (lagquant verify)",
-	}
+	return bad.In(base+"/"+t.shard.Name, t.Name, t.Shape[1])
 }
 
 func readStored(m *module, open *files, o Options) (s stored, err error) {
