@@ -66,11 +66,7 @@ func (f *configFile) edit(inputScales string, quantize, all []string) (err error
 }
 
 // editedConfigs gives the configs of the output.
-func (p *Plan) editedConfigs(src *safetensors.Checkpoint) ([]configFile, error) {
-	s, err := spec.Detect(src.Config, src.Names())
-	if err != nil {
-		return nil, err
-	}
+func (p *Plan) editedConfigs(src *safetensors.Checkpoint, s *spec.Nvfp4ExpertSourceSpec) ([]configFile, error) {
 	var quantize []string
 	for _, u := range p.Units {
 		for _, m := range u.Modules {

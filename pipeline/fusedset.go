@@ -68,7 +68,7 @@ func (w *writing) quantize(ctx context.Context, mine []Module) error {
 // compute quantizes a set and measures the errors of the unit's members in it.
 func (w *writing) compute(set []quant.Member, mine []Module) (global float32, err error) {
 	j := w.job
-	if global, err = j.synthesize(j.Backend, j.profile, set); err != nil {
+	if global, err = j.experts.Synthesize(j.Backend, j.profile, set); err != nil {
 		return 0, err
 	}
 	for _, m := range set {

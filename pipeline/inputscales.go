@@ -70,7 +70,7 @@ func (s InputScales) added() bool {
 }
 
 // chooseInputScales settles where input scales come from, and checks that they are there: a donor's by its headers, peers by reading them.
-func (p *Plan) chooseInputScales(wanted bool, src, donor *Source, chosen map[string]*expert) error {
+func (p *Plan) chooseInputScales(wanted bool, src, donor *Source, s *spec.Nvfp4ExpertSourceSpec, chosen map[string]*expert) error {
 	switch {
 	case !wanted && p.InputScales.From != "" && p.InputScales.From != FromNone:
 		return &fault.Error{
@@ -95,7 +95,7 @@ func (p *Plan) chooseInputScales(wanted bool, src, donor *Source, chosen map[str
 			}
 		}
 	case p.InputScales.From == FromPeers:
-		_, err := p.peers(src.Checkpoint)
+		_, err := p.peers(src.Checkpoint, s)
 		return err
 	}
 	return nil
@@ -137,20 +137,16 @@ func (p *Plan) donorScale(donor *safetensors.Checkpoint, module string) (weight,
 }
 
 // inputScales reads the input scale of every module that needs one, as bits, and refuses what loaders would choke on.
-func (p *Plan) inputScales(src, donor *safetensors.Checkpoint) (map[string]uint32, error) {
+func (p *Plan) inputScales(src, donor *safetensors.Checkpoint, s *spec.Nvfp4ExpertSourceSpec) (map[string]uint32, error) {
 	if !p.InputScales.added() {
 		return nil, nil
 	}
 	var peers map[spec.Role]float32
-	var s *spec.Nvfp4ExpertSourceSpec
 	var err error
 	if p.InputScales.From == FromPeers {
-		if peers, err = p.peers(src); err == nil {
-			s, err = spec.Detect(src.Config, src.Names())
+		if peers, err = p.peers(src, s); err != nil {
+			return nil, err
 		}
-	}
-	if err != nil {
-		return nil, err
 	}
 	inputs := make(map[string]uint32, p.Modules)
 	for i := range p.Units {
@@ -202,11 +198,7 @@ func readScalar(at weight) (float32, error) {
 }
 
 // peers returns for each projection the input global scale of the largest activation among the checkpoint's own experts.
-func (p *Plan) peers(src *safetensors.Checkpoint) (map[spec.Role]float32, error) {
-	s, err := spec.Detect(src.Config, src.Names())
-	if err != nil {
-		return nil, err
-	}
+func (p *Plan) peers(src *safetensors.Checkpoint, s *spec.Nvfp4ExpertSourceSpec) (map[spec.Role]float32, error) {
 	scales := map[spec.Role]float32{}
 	for _, shard := range src.Shards {
 		for _, t := range shard.Header.Tensors {

@@ -119,7 +119,9 @@ func prepareOutput(plan *Plan, src *safetensors.Checkpoint, out string, restart 
 		}
 	}
 	if begun == nil && err == nil {
-		err = begin(out, plan)
+		if err = writePlan(out, plan); err != nil {
+			err = outputFault(out, err)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, lockFile.Close())
@@ -127,19 +129,16 @@ func prepareOutput(plan *Plan, src *safetensors.Checkpoint, out string, restart 
 	return lockFile, nil
 }
 
-// begin writes down what an output is going to be. A journal without a plan is of some other.
-func begin(out string, plan *Plan) error {
+// writePlan writes down what an output is going to be. A journal without a plan is of some other.
+func writePlan(out string, plan *Plan) error {
 	b, err := plan.encode()
 	if err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(out, workDir, "journal")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return outputFault(out, err)
+		return err
 	}
-	if err := errors.Join(writeFile(out, filepath.Join(workDir, "plan"), b, 0o644), syncDir(out)); err != nil {
-		return outputFault(out, err)
-	}
-	return nil
+	return errors.Join(writeFile(out, filepath.Join(workDir, "plan"), b, 0o644), syncDir(out))
 }
 
 // resumable reads the plan that an output folder was begun with; nil if none was.
@@ -247,7 +246,7 @@ func (j *job) seal(src *safetensors.Checkpoint, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	configs, err := j.plan.editedConfigs(src)
+	configs, err := j.plan.editedConfigs(src, j.experts)
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func MakePlan(src, donor *Source, opts PlanOptions) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.chooseInputScales(wantsInput, src, donor, chosen); err != nil {
+	if err := p.chooseInputScales(wantsInput, src, donor, s, chosen); err != nil {
 		return nil, err
 	}
 	if p.Scalar == nil {

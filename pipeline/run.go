@@ -54,17 +54,17 @@ var errOtherCheckpoint = errors.New("the plan was made from another checkpoint")
 // job is a plan being executed.
 type job struct {
 	RunOptions
-	plan       *Plan
-	profile    quant.Profile
-	shards     map[string]*safetensors.Shard
-	stamps     map[string]stamp  // of every shard, taken before the first is read
-	weights    map[string]weight // by module name: where the BF16 of all modules to requantize lies
-	made       map[string]bool   // tensors that the job writes anew
-	inputs     map[string]uint32 // by module name: bits of the input global scale
-	synthesize spec.Synthesis
-	journal    *journal
-	arenas     arenas
-	chunks     sync.Pool // *[]byte of copyChunk
+	plan    *Plan
+	profile quant.Profile
+	shards  map[string]*safetensors.Shard
+	stamps  map[string]stamp            // of every shard, taken before the first is read
+	weights map[string]weight           // by module name: where the BF16 of all modules to requantize lies
+	made    map[string]bool             // tensors that the job writes anew
+	inputs  map[string]uint32           // by module name: bits of the input global scale
+	experts *spec.Nvfp4ExpertSourceSpec // how the source stores its experts
+	journal *journal
+	arenas  arenas
+	chunks  sync.Pool // *[]byte of copyChunk
 
 	mu      sync.Mutex
 	sources map[string]*os.File // opened on first use, by shard
@@ -148,14 +148,13 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 	}
 	j.chunks.New = func() any { b := make([]byte, copyChunk); return &b }
 
-	experts, err := spec.Detect(src.Config, src.Names())
-	if err != nil {
+	var err error
+	if j.experts, err = spec.Detect(src.Config, src.Names()); err != nil {
 		return nil, err
 	}
-	if experts == nil {
+	if j.experts == nil {
 		return nil, errOtherCheckpoint
 	}
-	j.synthesize = experts.Synthesize
 	j.shards, j.stamps = map[string]*safetensors.Shard{}, map[string]stamp{}
 	for _, s := range src.Shards {
 		st, err := stampOf(s.Name, s.Path)
@@ -189,7 +188,7 @@ func newJob(plan *Plan, src, donor *safetensors.Checkpoint, opts RunOptions) (*j
 	if err := j.makeArenas(); err != nil {
 		return nil, err
 	}
-	j.inputs, err = plan.inputScales(src, donor)
+	j.inputs, err = plan.inputScales(src, donor, j.experts)
 	return j, err
 }
 
