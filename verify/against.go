@@ -88,6 +88,9 @@ func Against(ctx context.Context, a, b *safetensors.Checkpoint, o Options) (*Com
 	if c.A == c.B {
 		c.A, c.B = a.Dir, b.Dir
 	}
+	if o.Start != nil {
+		o.Start(bytesOf(a) + bytesOf(b))
+	}
 	claimed, err := c.proveRecipes(ctx)
 	if err != nil {
 		return nil, err
@@ -123,6 +126,13 @@ func (c *comparer) checkSample() error {
 		Kind: fault.Usage, Problem: fmt.Sprintf("sample %s of %s holds none of them", c.Sample, plural(len(modules), "module")),
 		Hint: "take a larger part",
 	}
+}
+
+func bytesOf(c *safetensors.Checkpoint) (n int64) {
+	for _, s := range c.Shards {
+		n += s.Size
+	}
+	return n
 }
 
 func label(c *safetensors.Checkpoint) string { return filepath.Base(c.Dir) }
@@ -257,10 +267,8 @@ func sampleKey(tensor string) string {
 
 // withoutCalibration leaves out the scales that come from calibration, where the other side is not quantized and cannot have them.
 func withoutCalibration(names []string, other *inventory) []string {
-	for _, m := range other.modules {
-		if m.nvfp4() {
-			return names
-		}
+	if other.hasNVFP4() {
+		return names
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		switch name[strings.LastIndexByte(name, '.')+1:] {

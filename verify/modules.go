@@ -87,6 +87,16 @@ type inventory struct {
 	modules map[string]*module
 }
 
+// hasNVFP4 says whether any module is NVFP4.
+func (inv *inventory) hasNVFP4() bool {
+	for _, m := range inv.modules {
+		if m.nvfp4() {
+			return true
+		}
+	}
+	return false
+}
+
 func takeInventory(ckpt *safetensors.Checkpoint) *inventory {
 	inv := &inventory{ckpt, map[string]*tensorAt{}, map[string]*module{}}
 	for _, name := range ckpt.Names() {

@@ -21,7 +21,7 @@ type Options struct {
 	Sample   Sample            // Against and DetectProfile: the part of the modules to look at
 	Backend  quant.Backend     // Against and DetectProfile: what quantizes; nil: the CPU
 	Names    [2]string         // Against: what the verdict calls a and b; empty: the names of their folders
-	Start    func(total int64) // Structure calls it with the number of bytes that it will read; nil: not
+	Start    func(total int64) // Structure and Against call it with the number of bytes that they will read at most; nil: not
 	Progress func(bytes int64) // called with the number of bytes just read, from several goroutines at once
 }
 

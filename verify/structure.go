@@ -205,7 +205,7 @@ func (c *checker) readConfig() {
 	switch {
 	case errors.Is(err, spec.ErrMethod):
 		f := Finding{Info, CheckConfig, file, "", err.Error() + "; quantized modules are not checked", "", ""}
-		if c.hasNVFP4() {
+		if c.inv.hasNVFP4() {
 			f.Severity = Warning
 		}
 		c.find(f)
@@ -225,13 +225,4 @@ func (c *checker) readConfig() {
 		return
 	}
 	c.raw, c.readable = raw, true
-}
-
-func (c *checker) hasNVFP4() bool {
-	for _, m := range c.inv.modules {
-		if m.nvfp4() {
-			return true
-		}
-	}
-	return false
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/lagquant/lagquant/safetensors"
 	"github.com/lagquant/lagquant/verify"
 )
 
@@ -58,7 +57,7 @@ func runVerify(c *cli.Context, t *terminal) error {
 		return err
 	}
 	defer bar.end()
-	opts.Progress = bar.Add
+	opts.Start, opts.Progress = bar.Start, bar.Add
 	if c.IsSet("against") {
 		return verifyAgainst(c, t, name, opts, bar)
 	}
@@ -70,7 +69,6 @@ func verifyStructure(c *cli.Context, t *terminal, name string, opts verify.Optio
 	if err != nil {
 		return err
 	}
-	opts.Start = bar.Start
 	report, err := verify.Structure(c.Context, ref.Dir, opts)
 	bar.end()
 	if err != nil {
@@ -108,7 +106,6 @@ func verifyAgainst(c *cli.Context, t *terminal, name string, opts verify.Options
 	if err != nil {
 		return err
 	}
-	bar.Start(bytesOf(a.Checkpoint) + bytesOf(b.Checkpoint))
 	opts.Names[0], opts.Names[1] = titles(a.ref, b.ref)
 	comparison, err := verify.Against(c.Context, a.Checkpoint, b.Checkpoint, opts)
 	bar.end()
@@ -125,11 +122,4 @@ func verifyAgainst(c *cli.Context, t *terminal, name string, opts verify.Options
 		return errFindings
 	}
 	return nil
-}
-
-func bytesOf(c *safetensors.Checkpoint) (n int64) {
-	for _, s := range c.Shards {
-		n += s.Size
-	}
-	return n
 }
