@@ -1,11 +1,9 @@
 package pipeline
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -189,16 +187,7 @@ func (f family) write(t *testing.T) string {
 	for _, name := range f.beside {
 		tensors[name] = &blob{safetensors.BF16, []uint64{familyRows, familyCols}, familyWeights(name, 1)}
 	}
-	var sources []safetensors.Source
-	for name, b := range tensors {
-		sources = append(sources, safetensors.Source{
-			Tensor: safetensors.Tensor{Name: name, DType: b.dtype, Shape: b.shape},
-			Open:   func() (io.Reader, error) { return bytes.NewReader(b.data), nil },
-		})
-	}
-	var out bytes.Buffer
-	require.NoError(t, safetensors.Write(&out, sources, map[string]string{"format": "pt"}))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), out.Bytes(), 0o644))
+	writeShard(t, filepath.Join(dir, "model.safetensors"), tensors, map[string]string{"format": "pt"})
 	require.NoError(t, os.WriteFile(filepath.Join(dir, configName), []byte(with(f.config, f.rules)), 0o644))
 	if f.hfConfig != "" {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, spec.ModelOptConfigName), []byte(with(f.hfConfig, f.rules)), 0o644))

@@ -58,7 +58,7 @@ type blob struct {
 	data  []byte
 }
 
-func (e editable) write(name string, tensors map[string]*blob, metadata map[string]string) {
+func writeShard(t testing.TB, path string, tensors map[string]*blob, metadata map[string]string) {
 	var sources []safetensors.Source
 	for name, b := range tensors {
 		sources = append(sources, safetensors.Source{
@@ -67,8 +67,12 @@ func (e editable) write(name string, tensors map[string]*blob, metadata map[stri
 		})
 	}
 	var out bytes.Buffer
-	require.NoError(e.t, safetensors.Write(&out, sources, metadata))
-	require.NoError(e.t, os.WriteFile(filepath.Join(e.dir, name), out.Bytes(), 0o644))
+	require.NoError(t, safetensors.Write(&out, sources, metadata))
+	require.NoError(t, os.WriteFile(path, out.Bytes(), 0o644))
+}
+
+func (e editable) write(name string, tensors map[string]*blob, metadata map[string]string) {
+	writeShard(e.t, filepath.Join(e.dir, name), tensors, metadata)
 	e.reindex(name, tensors)
 }
 
