@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/lagquant/lagquant/internal/fault"
+	"github.com/lagquant/lagquant/pipeline"
 )
 
 // cli/v2 stops looking for options at the first argument and lets the rest pass in silence, takes the last of two values, and answers an
@@ -110,6 +111,17 @@ func option(c *cli.Command, name string) (cli.Flag, []string) {
 
 // maxArgs counts the words of a command's ArgsUsage: "[MODEL]" is one, "A B" two.
 func maxArgs(c *cli.Command) int { return len(strings.Fields(c.ArgsUsage)) }
+
+// choices are the words that options with a few values take.
+var choices = map[string][]string{
+	"profile":           append([]string{"auto"}, profileNames()...),
+	"link":              {string(pipeline.LinkAuto), string(pipeline.LinkReflink), string(pipeline.LinkHard), string(pipeline.LinkCopy)},
+	"backend":           {"auto", "cpu", "cuda"},
+	"progress":          {"auto", "json", "none"},
+	"activations":       {"auto", "w4a16", "w4a4"},
+	"activation-scales": {"own", "layer"},
+	"kv":                {"f32", "fp8"},
+}
 
 func wantsJSON(words []string) bool {
 	for _, w := range words {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -14,7 +15,7 @@ func backendFlag() cli.Flag {
 }
 
 func checkBackend(name string) error {
-	if name != "auto" && name != "cpu" && name != "cuda" {
+	if !slices.Contains(choices["backend"], name) {
 		return usage(fmt.Sprintf("--backend %s is not known", name), "use auto, cpu or cuda")
 	}
 	return nil

@@ -55,20 +55,6 @@ func optionNames(c *cli.Command) string {
 	return strings.Join(names, " ")
 }
 
-// choices are the words that options with a few values take, and the shells.
-func choices() map[string]string {
-	return map[string]string{
-		"--profile":           "auto " + strings.Join(profileNames(), " "),
-		"--link":              "auto reflink hard copy",
-		"--backend":           "auto cpu cuda",
-		"--progress":          "auto json none",
-		"--kv":                "f32 fp8",
-		"--activations":       "auto w4a16 w4a4",
-		"--activation-scales": "own layer",
-		"completion":          "bash zsh fish",
-	}
-}
-
 // bashCompletion completes commands, then options after a dash, the words of an option that has few, and files elsewhere.
 func bashCompletion(commands []*cli.Command) string {
 	var b strings.Builder
@@ -76,8 +62,9 @@ func bashCompletion(commands []*cli.Command) string {
   local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
   case $before in
 `)
-	for _, option := range slices.Sorted(maps.Keys(choices())) {
-		fmt.Fprintf(&b, "    %s) words=\"%s\" ;;\n", option, choices()[option])
+	b.WriteString("    completion) words=\"bash zsh fish\" ;;\n")
+	for _, option := range slices.Sorted(maps.Keys(choices)) {
+		fmt.Fprintf(&b, "    --%s) words=\"%s\" ;;\n", option, strings.Join(choices[option], " "))
 	}
 	b.WriteString("  esac\n  case $COMP_CWORD,$word,${COMP_WORDS[1]} in\n")
 	fmt.Fprintf(&b, "    1,*) words=\"%s\" ;;\n", commandNames(commands))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -51,7 +52,7 @@ func newJob(c *cli.Context, t *terminal, detect verify.Options) (*job, error) {
 		}
 	}
 	profile := c.String("profile")
-	if _, known := quant.ProfileByName(profile); !known && profile != "auto" {
+	if !slices.Contains(choices["profile"], profile) {
 		return nil, usage(fmt.Sprintf("--profile %s is not known", profile), suggest(profile, profileNames(), "", "profiles are auto, "+strings.Join(profileNames(), ", ")))
 	}
 	fromDonor := false

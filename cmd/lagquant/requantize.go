@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -90,9 +91,7 @@ func runRequantize(c *cli.Context, t *terminal) error {
 
 func runOptions(c *cli.Context) (pipeline.RunOptions, error) {
 	opts := pipeline.RunOptions{Link: pipeline.Link(c.String("link")), Restart: c.Bool("restart"), Tool: tool}
-	switch opts.Link {
-	case pipeline.LinkAuto, pipeline.LinkReflink, pipeline.LinkHard, pipeline.LinkCopy:
-	default:
+	if !slices.Contains(choices["link"], c.String("link")) {
 		return opts, usage(fmt.Sprintf("--link %s is not known", opts.Link), "use auto, reflink, hard or copy")
 	}
 	if err := checkBackend(c.String("backend")); err != nil {

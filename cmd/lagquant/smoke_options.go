@@ -43,13 +43,11 @@ func newSmoke(c *cli.Context, t *terminal) (*smoke, engine.Options, error) {
 	opts := engine.Options{
 		Activations: engine.Activations(c.String("activations")), InputScales: engine.InputScales(c.String("activation-scales")), KV: engine.KVFormat(c.String("kv")),
 	}
-	for _, choice := range []struct {
-		option string
-		known  []string
-	}{{"activations", []string{"auto", "w4a16", "w4a4"}}, {"activation-scales", []string{"own", "layer"}}, {"kv", []string{"f32", "fp8"}}} {
-		if value := c.String(choice.option); !slices.Contains(choice.known, value) {
-			return nil, opts, usage(fmt.Sprintf("--%s %s is not known, expected %s", choice.option, value, strings.Join(choice.known, ", ")),
-				suggest(strings.ToLower(value), choice.known, "", "lagquant smoke-generate --help says what each is"))
+	for _, option := range []string{"activations", "activation-scales", "kv"} {
+		known := choices[option]
+		if value := c.String(option); !slices.Contains(known, value) {
+			return nil, opts, usage(fmt.Sprintf("--%s %s is not known, expected %s", option, value, strings.Join(known, ", ")),
+				suggest(strings.ToLower(value), known, "", "lagquant smoke-generate --help says what each is"))
 		}
 	}
 	if err := s.readNumbers(c); err != nil {
