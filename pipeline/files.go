@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/lagquant/lagquant/internal/fault"
 )
@@ -71,6 +72,23 @@ func createTemp(out, name string) (*os.File, error) {
 
 func tempPath(out, name string) string {
 	return filepath.Join(out, workDir, "partial", name)
+}
+
+// removeTree does what os.RemoveAll does, by names rather than by handles of folders: Wine, under which people try programs for Windows, has no
+// removing by handle.
+func removeTree(path string) error {
+	var names []string
+	err := filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {
+		names = append(names, name)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, name := range slices.Backward(names) {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
 }
 
 // bring puts an unchanged source file into the output as link says.

@@ -292,7 +292,7 @@ func (j *job) unmark(lockFile *os.File) error {
 	work := filepath.Join(j.Out, workDir)
 	err := j.journal.close()
 	for _, name := range []string{"partial", "plan", "journal"} {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(work, name)))
+		err = errors.Join(err, removeTree(filepath.Join(work, name)))
 	}
-	return errors.Join(err, lockFile.Close(), os.RemoveAll(work))
+	return errors.Join(err, lockFile.Close(), removeTree(work))
 }

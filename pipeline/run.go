@@ -97,7 +97,7 @@ func Run(ctx context.Context, plan *Plan, src, donor *safetensors.Checkpoint, op
 	defer j.closeAll()
 
 	pending, resumed := j.pending()
-	if err := os.RemoveAll(filepath.Join(j.Out, workDir, "partial")); err != nil { // a killed run's, which take room
+	if err := removeTree(filepath.Join(j.Out, workDir, "partial")); err != nil { // a killed run's, which take room
 		return nil, outputFault(j.Out, err)
 	}
 	if err := j.checkSpace(pending); err != nil {

@@ -143,9 +143,9 @@ func parseSize(option, s string) (int64, error) {
 
 func reportResult(t *terminal, j *job, r *pipeline.Result, backend string) error {
 	seconds := r.Elapsed.Seconds()
-	t.printf("%d modules requantized (layers %s, %s): %s -> %s, relative RMS %.2f %% (floor %.2f %%)%s, %.2f s, %.2f GB/s of BF16, peak memory %s\n",
+	t.printf("%d modules requantized (layers %s, %s): %s -> %s, relative RMS %.2f %% (floor %.2f %%)%s, %.2f s, %.2f GB/s of BF16%s\n",
 		r.Modules, spec.FormatLayers(j.plan.Layers), j.plan.Profile, size(r.BytesIn), size(r.BytesOut),
-		100*r.Errors.RelativeRMS(), 100*r.Errors.Floor(), sampled(r), seconds, float64(r.Read)/1e9/seconds, size(peakMemory()))
+		100*r.Errors.RelativeRMS(), 100*r.Errors.Floor(), sampled(r), seconds, float64(r.Read)/1e9/seconds, peakNote())
 	if r.Resumed > 0 {
 		t.printf("%d of %d shards were finished by an earlier run\n", r.Resumed, len(j.plan.Units))
 	}
@@ -173,6 +173,14 @@ func reportResult(t *terminal, j *job, r *pipeline.Result, backend string) error
 		"lagquant-result/1", r.Out, j.plan.Digest, j.plan.Profile, j.plan.Evidence, j.plan.Layers, r.Modules, r.BytesIn, r.BytesOut,
 		r.Errors.RelativeRMS(), r.Errors.Floor(), r.Errors, r.Measured, r.Resumed, backend, seconds, peakMemory(),
 	})
+}
+
+// peakNote ends the line with the peak memory, where the system tells it.
+func peakNote() string {
+	if n := peakMemory(); n > 0 {
+		return ", peak memory " + size(n)
+	}
+	return ""
 }
 
 // sampled says of how many modules the error was measured, where not of all.
