@@ -23,6 +23,7 @@ var ErrMethod = errors.New("unknown quantization method")
 
 // QuantConfig is a checkpoint's quantization config.
 type QuantConfig struct {
+	File    string   // that it was read from by ReadQuantConfig
 	Method  string   // CompressedTensors or ModelOpt
 	Format  string   // compressed-tensors: the top-level format; ModelOpt: the algorithm
 	Version string   // of the writer; "" where the config has none
@@ -156,16 +157,28 @@ const ModelOptConfigName = "hf_quant_config.json"
 // ReadQuantConfig returns how the checkpoint in a folder is quantized: as its config.json says, else as ModelOpt's own file does; nil: not at all.
 // Errors name the file.
 func ReadQuantConfig(dir string, config []byte) (*QuantConfig, error) {
-	q, err := ParseQuantConfig(config)
+	q, err := parseFile("config.json", config)
 	if q != nil || err != nil {
-		return q, fault.In("config.json", err)
+		return q, err
 	}
+	return ReadModelOptConfig(dir)
+}
+
+// ReadModelOptConfig returns what ModelOpt's own file in a folder says; nil where there is none, or where it says nothing of quantization.
+func ReadModelOptConfig(dir string) (*QuantConfig, error) {
 	raw, err := safetensors.ReadFile(dir, ModelOptConfigName)
 	if raw == nil || err != nil {
 		return nil, err
 	}
-	q, err = ParseQuantConfig(raw)
-	return q, fault.In(ModelOptConfigName, err)
+	return parseFile(ModelOptConfigName, raw)
+}
+
+func parseFile(name string, config []byte) (*QuantConfig, error) {
+	q, err := ParseQuantConfig(config)
+	if q != nil {
+		q.File = name
+	}
+	return q, fault.In(name, err)
 }
 
 func parsePlace(root *node, p place) (*QuantConfig, error) {

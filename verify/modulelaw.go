@@ -25,7 +25,7 @@ func (c *checker) sortModules() error {
 			c.report.Modules.Others++
 			continue
 		}
-		p, err := c.predict(name)
+		p, err := predict(c.config, name)
 		if err != nil {
 			return err
 		}

@@ -424,6 +424,39 @@ var reports = []reportCase{
 		},
 	},
 	{
+		report: "NVIDIA/Model-Optimizer's two configs", what: "hf_quant_config.json exempts what config.json quantizes",
+		build: func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(_ testing.TB, f *fixture) {
+			f.after = append(f.after, create("hf_quant_config.json", `{"producer": {"name": "modelopt"},
+			 "quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head", "*self_attn*", "model.layers.1*"]}}`))
+		},
+		want: []want{{Error, CheckRule, "exclude_modules", "leaves alone 6 modules (the first is model.layers.1.mlp.experts.0.down_proj); expected quantized, as config.json says"}},
+	},
+	{
+		report: "NVIDIA/Model-Optimizer's two configs", what: "hf_quant_config.json quantizes what config.json exempts",
+		build: func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(_ testing.TB, f *fixture) {
+			f.after = append(f.after, create("hf_quant_config.json", `{"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}}`))
+		},
+		want: []want{{Error, CheckRule, "exclude_modules", "quantizes 2 modules (the first is model.layers.0.self_attn.q_proj); expected left alone"}},
+	},
+	{
+		report: "NVIDIA/Model-Optimizer's two configs", what: "a damaged hf_quant_config.json beside a good config.json",
+		build: func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(_ testing.TB, f *fixture) {
+			f.after = append(f.after, create("hf_quant_config.json", `{"quantization": `))
+		},
+		want: []want{{Error, CheckConfig, "", "hf_quant_config.json: "}},
+	},
+	{
+		report: "NVIDIA/Model-Optimizer's two configs", what: "two that agree are sound",
+		build: func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(_ testing.TB, f *fixture) {
+			f.after = append(f.after, create("hf_quant_config.json", `{"producer": {"name": "modelopt"},
+			 "quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head", "*self_attn*"]}}`))
+		},
+	},
+	{
 		report: "FlashML-org/FreeToken#124", what: "no index and two numbered shards: the headers tell, but not every loader reads them",
 		damage: func(_ testing.TB, f *fixture) { f.index = nil },
 		want:   []want{{Warning, CheckFiles, "", "model.safetensors.index.json: missing; expected there, since the checkpoint has 2 shards"}},

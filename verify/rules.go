@@ -24,15 +24,15 @@ func classOf(module string) string {
 	return spec.Linear
 }
 
-func (c *checker) predict(module string) (prediction, error) {
-	if c.config == nil {
+func predict(config *spec.QuantConfig, module string) (prediction, error) {
+	if config == nil {
 		return prediction{}, nil
 	}
-	group, err := c.config.Targeted(module, classOf(module))
+	group, err := config.Targeted(module, classOf(module))
 	if group == nil || err != nil {
 		return prediction{}, err
 	}
-	ignored, err := c.config.IgnoredBy(module, classOf(module))
+	ignored, err := config.IgnoredBy(module, classOf(module))
 	if err != nil || len(ignored) > 0 {
 		return prediction{ignored: ignored}, err
 	}
@@ -56,8 +56,48 @@ func (c *checker) checkRules() {
 	c.checkBothWays()
 	c.checkSchemes()
 	if err := c.checkUnusedRules(); err != nil {
-		c.find(Finding{Severity: Error, Check: CheckUnusedRule, File: "config.json", Found: err.Error()})
+		c.find(Finding{Severity: Error, Check: CheckUnusedRule, File: c.config.File, Found: err.Error()})
 	}
+	if err := c.checkSecondConfig(); err != nil {
+		c.find(configFinding(spec.ModelOptConfigName, err))
+	}
+}
+
+// checkSecondConfig compares which modules ModelOpt's own file quantizes with what config.json says where both are there: loaders read one or
+// the other.
+func (c *checker) checkSecondConfig() error {
+	if c.config.File == spec.ModelOptConfigName {
+		return nil
+	}
+	second, err := spec.ReadModelOptConfig(c.dir)
+	if second == nil || err != nil {
+		return err
+	}
+	var more, less []string
+	for _, name := range slices.Sorted(maps.Keys(c.predicted)) {
+		p, err := predict(second, name)
+		if err != nil {
+			return err
+		}
+		switch quantized := c.predicted[name].group != nil; {
+		case p.group != nil && !quantized:
+			more = append(more, name)
+		case p.group == nil && quantized:
+			less = append(less, name)
+		}
+	}
+	for _, d := range []struct {
+		verb, expected string
+		modules        []string
+	}{{"quantizes", "left alone", more}, {"leaves alone", "quantized", less}} {
+		if n := len(d.modules); n > 0 {
+			c.find(Finding{
+				Error, CheckRule, second.File, "exclude_modules", fmt.Sprintf("%s %s (the first is %s)", d.verb, plural(n, "module"), d.modules[0]),
+				d.expected + ", as " + c.config.File + " says", "loaders read one file or the other: make both say the same, or remove this one",
+			})
+		}
+	}
+	return nil
 }
 
 func (c *checker) checkBothWays() {
@@ -98,7 +138,7 @@ func (c *checker) checkSchemes() {
 			continue
 		}
 		c.find(Finding{
-			Error, CheckRule, "config.json", "config group " + g.Name,
+			Error, CheckRule, c.config.File, "config group " + g.Name,
 			fmt.Sprintf("%s, but %s NVFP4 on disk (the first is %s)", strings.Join(said, ", "), plural(len(taken[g]), "module"), taken[g][0]),
 			strings.Join(expected, ", "), "loaders read the tensors as the group says: correct it, or take the config that came with these weights",
 		})
@@ -178,13 +218,13 @@ func (c *checker) checkUnusedRules() error {
 	}
 	for _, i := range slices.Sorted(maps.Keys(unusedIgnore)) {
 		c.find(Finding{
-			Warning, CheckUnusedRule, "config.json", fmt.Sprintf("ignore rule %q", c.config.Ignore[i]), "matches no module", "at least one",
+			Warning, CheckUnusedRule, c.config.File, fmt.Sprintf("ignore rule %q", c.config.Ignore[i]), "matches no module", "at least one",
 			"the names of the checkpoint may have another prefix than the rule expects",
 		})
 	}
 	for _, i := range slices.Sorted(maps.Keys(unusedTargets)) {
 		c.find(Finding{
-			Warning, CheckUnusedRule, "config.json", fmt.Sprintf("target %q", targets[i]), "matches no module", "at least one",
+			Warning, CheckUnusedRule, c.config.File, fmt.Sprintf("target %q", targets[i]), "matches no module", "at least one",
 			"the names of the checkpoint may have another prefix than the target expects",
 		})
 	}
@@ -255,7 +295,7 @@ func (c *checker) checkExperts() {
 		s := sets[set]
 		if s.nvfp4 > 0 && s.plain > 0 && !s.explained {
 			c.find(Finding{
-				Error, CheckExperts, "config.json", set, fmt.Sprintf("%d modules are NVFP4 and %d are not", s.nvfp4, s.plain), "one form for all",
+				Error, CheckExperts, c.config.File, set, fmt.Sprintf("%d modules are NVFP4 and %d are not", s.nvfp4, s.plain), "one form for all",
 				"loaders give a layer's experts, and projections that they fuse, one scheme: narrow the rule to whole layers",
 			})
 		}

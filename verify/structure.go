@@ -184,6 +184,21 @@ func metadataText(m map[string]string) string {
 	return "no format, only " + fmt.Sprintf("%q", slices.Sorted(maps.Keys(m)))
 }
 
+// configFinding turns what is wrong with a config into a finding.
+func configFinding(file string, err error) Finding {
+	f := Finding{Severity: Error, Check: CheckConfig, File: file, Found: err.Error()}
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		f.Tensor, f.Hint = e.Tensor, e.Hint
+		if e.File != "" {
+			f.File = e.File
+		}
+		if e.Problem != "" {
+			f.Found = e.Problem
+		}
+	}
+	return f
+}
+
 // readConfig reads config.json as far as it can be read.
 func (c *checker) readConfig() {
 	const file = "config.json"
@@ -211,17 +226,7 @@ func (c *checker) readConfig() {
 		c.find(f)
 		return
 	case err != nil:
-		f := Finding{Severity: Error, Check: CheckConfig, File: file, Found: err.Error()}
-		if e, ok := errors.AsType[*fault.Error](err); ok {
-			f.Tensor, f.Hint = e.Tensor, e.Hint
-			if e.File != "" {
-				f.File = e.File
-			}
-			if e.Problem != "" {
-				f.Found = e.Problem
-			}
-		}
-		c.find(f)
+		c.find(configFinding(file, err))
 		return
 	}
 	c.raw, c.readable = raw, true
