@@ -65,6 +65,9 @@ func MakePlan(src, donor *Source, opts PlanOptions) (*Plan, error) {
 	if err := p.chooseInputScales(wantsInput, src, donor, s, chosen); err != nil {
 		return nil, err
 	}
+	if err := p.checkRoom(src, chosen); err != nil {
+		return nil, err
+	}
 	if p.Scalar == nil {
 		p.Scalar = p.defaultScalar(donor)
 	}
@@ -127,17 +130,29 @@ func checkGroups(chosen map[string]*expert, q *spec.QuantConfig) (inputs bool, e
 	for _, name := range slices.Sorted(maps.Keys(chosen)) {
 		g, err := q.Targeted(name, spec.Linear)
 		if err != nil {
-			return false, fault.In(configName, err)
+			return false, fault.In(q.File, err)
 		}
 		if g == nil || !g.NVFP4() {
 			return false, &fault.Error{
-				Kind: fault.Refused, File: configName, Tensor: name, Problem: "no target of the config's NVFP4 groups covers it, so its scheme is unknown",
+				Kind: fault.Refused, File: q.File, Tensor: name, Problem: "no target of the config's NVFP4 groups covers it, so its scheme is unknown",
 				Hint: "requantize restores a scheme that a checkpoint has already",
 			}
 		}
 		inputs = inputs || g.InputScales()
 	}
 	return inputs, nil
+}
+
+// checkRoom refuses sources that have tensors already under names that the job would give, such as scales left over from another revision.
+func (p *Plan) checkRoom(src *Source, chosen map[string]*expert) error {
+	for _, name := range slices.Sorted(maps.Keys(chosen)) {
+		for _, t := range p.tensorsOf(Module{Name: name}) {
+			if shard, _, ok := src.Lookup(t.Name); ok && t.Name != chosen[name].name { // ModelOpt keeps the codes under the weight's name
+				return broken(shard.Name, t.Name, "is there already, though the weight of its module is BF16 (in %s)", chosen[name].file)
+			}
+		}
+	}
+	return nil
 }
 
 // modules lists every linear module of the checkpoint, which is what config rules speak of.

@@ -194,6 +194,17 @@ func TestReports(t *testing.T) {
 			kind: fault.Refused, message: []string{"layer 6 has no down projection of expert 3"},
 		},
 		{
+			report: "a scale left over from another revision, in another shard than the BF16 weight",
+			change: func(src, _ editable) {
+				src.shard("model-00001-of-00011.safetensors", func(tensors map[string]*blob) {
+					tensors[expert3+"up_proj.input_global_scale"] = &blob{safetensors.F32, []uint64{1}, []byte{0, 0, 0x80, 0x43}}
+				})
+			},
+			kind: fault.Refused, message: []string{
+				"model-00001-of-00011.safetensors: " + expert3 + "up_proj.input_global_scale: is there already", "BF16 (in model-00007-of-00011.safetensors)",
+			},
+		},
+		{
 			report: "one projection of the last expert is missing, of a model whose config is not known",
 			change: func(src, _ editable) {
 				src.config(`"model_type": "laguna"`, `"model_type": "other"`)
