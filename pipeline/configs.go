@@ -51,15 +51,21 @@ func (f *configFile) edit(inputScales string, quantize, all []string) (err error
 		f.changes = append(f.changes, more...)
 	}
 	q, err := spec.ParseQuantConfig(f.data)
-	if err != nil {
-		return fmt.Errorf("%s after the edit: %w", f.name, err)
+	if q == nil || err != nil {
+		return err
 	}
 	for _, module := range quantize {
-		if q == nil {
-			break
-		}
-		if g, err := q.Group(module, spec.Linear); err != nil || g == nil || !g.NVFP4() {
-			return fmt.Errorf("%s after the edit still exempts %s: %w", f.name, module, err)
+		g, err := q.Group(module, spec.Linear)
+		switch {
+		case err != nil:
+			return err
+		case g == nil:
+			return fmt.Errorf("the edited rules still exempt %s", module)
+		case !g.NVFP4():
+			return &fault.Error{
+				Kind: fault.Refused, Tensor: module, Problem: fmt.Sprintf("config group %s says %v, expected NVFP4", g.Name, g.Weights),
+				Hint: "loaders read one config or the other: make both say the same, or remove this one from a copy of the checkpoint",
+			}
 		}
 	}
 	return nil

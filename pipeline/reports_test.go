@@ -17,6 +17,7 @@ import (
 	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/quant"
 	"github.com/lagquant/lagquant/safetensors"
+	"github.com/lagquant/lagquant/spec"
 	"github.com/lagquant/lagquant/testdata/goldens"
 )
 
@@ -106,6 +107,10 @@ func (e editable) config(old, new string) {
 	require.NoError(e.t, os.WriteFile(path, []byte(strings.Replace(string(b), old, new, 1)), 0o644))
 }
 
+func (e editable) file(name, text string) {
+	require.NoError(e.t, os.WriteFile(filepath.Join(e.dir, name), []byte(text), 0o644))
+}
+
 // home finds the shard of a tensor.
 func (e editable) home(tensor string) string {
 	s, _, ok := openSource(e.t, e.dir).Lookup(tensor)
@@ -192,6 +197,13 @@ func TestReports(t *testing.T) {
 				}
 			},
 			kind: fault.Refused, message: []string{"layer 6 has no down projection of expert 3"},
+		},
+		{
+			report: "hf_quant_config.json says FP8 where config.json says NVFP4",
+			change: func(src, _ editable) {
+				src.file(spec.ModelOptConfigName, `{"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}`)
+			},
+			kind: fault.Refused, message: []string{spec.ModelOptConfigName, "model.layers.6.mlp.experts.0.down_proj", "says 8-bit float", "expected NVFP4"},
 		},
 		{
 			report: "a scale left over from another revision, in another shard than the BF16 weight",
