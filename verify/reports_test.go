@@ -430,7 +430,7 @@ var reports = []reportCase{
 			f.after = append(f.after, create("hf_quant_config.json", `{"producer": {"name": "modelopt"},
 			 "quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head", "*self_attn*", "model.layers.1*"]}}`))
 		},
-		want: []want{{Error, CheckRule, "exclude_modules", "leaves alone 6 modules (the first is model.layers.1.mlp.experts.0.down_proj); expected quantized, as config.json says"}},
+		want: []want{{Error, CheckRule, "quantization", "leaves alone 6 modules (the first is model.layers.1.mlp.experts.0.down_proj); expected quantized, as config.json says"}},
 	},
 	{
 		report: "NVIDIA/Model-Optimizer's two configs", what: "hf_quant_config.json quantizes what config.json exempts",
@@ -438,7 +438,15 @@ var reports = []reportCase{
 		damage: func(_ testing.TB, f *fixture) {
 			f.after = append(f.after, create("hf_quant_config.json", `{"quantization": {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head"]}}`))
 		},
-		want: []want{{Error, CheckRule, "exclude_modules", "quantizes 2 modules (the first is model.layers.0.self_attn.q_proj); expected left alone"}},
+		want: []want{{Error, CheckRule, "quantization", "quantizes 2 modules (the first is model.layers.0.self_attn.q_proj); expected left alone"}},
+	},
+	{
+		report: "NVIDIA/Model-Optimizer's two configs", what: "hf_quant_config.json says FP8 where config.json says NVFP4",
+		build: func(testing.TB) *fixture { return synthetic().toModelOpt() },
+		damage: func(_ testing.TB, f *fixture) {
+			f.after = append(f.after, create("hf_quant_config.json", `{"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head", "*self_attn*"]}}`))
+		},
+		want: []want{{Error, CheckRule, "quantization", "has another scheme for 12 modules (the first is model.layers.0.mlp.experts.0.down_proj)"}},
 	},
 	{
 		report: "NVIDIA/Model-Optimizer's two configs", what: "a damaged hf_quant_config.json beside a good config.json",

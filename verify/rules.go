@@ -63,8 +63,8 @@ func (c *checker) checkRules() {
 	}
 }
 
-// checkSecondConfig compares which modules ModelOpt's own file quantizes with what config.json says where both are there: loaders read one or
-// the other.
+// checkSecondConfig compares what ModelOpt's own file says of the modules with what config.json says where both are there: loaders read one
+// or the other.
 func (c *checker) checkSecondConfig() error {
 	if c.config.File == spec.ModelOptConfigName {
 		return nil
@@ -73,26 +73,28 @@ func (c *checker) checkSecondConfig() error {
 	if second == nil || err != nil {
 		return err
 	}
-	var more, less []string
+	var more, less, other []string
 	for _, name := range slices.Sorted(maps.Keys(c.predicted)) {
 		p, err := predict(second, name)
 		if err != nil {
 			return err
 		}
-		switch quantized := c.predicted[name].group != nil; {
-		case p.group != nil && !quantized:
+		switch first := c.predicted[name].group; {
+		case first == nil && p.group != nil:
 			more = append(more, name)
-		case p.group == nil && quantized:
+		case first != nil && p.group == nil:
 			less = append(less, name)
+		case first != nil && first.NVFP4() != p.group.NVFP4():
+			other = append(other, name)
 		}
 	}
 	for _, d := range []struct {
 		verb, expected string
 		modules        []string
-	}{{"quantizes", "left alone", more}, {"leaves alone", "quantized", less}} {
+	}{{"quantizes", "left alone", more}, {"leaves alone", "quantized", less}, {"has another scheme for", "the same scheme", other}} {
 		if n := len(d.modules); n > 0 {
 			c.find(Finding{
-				Error, CheckRule, second.File, "exclude_modules", fmt.Sprintf("%s %s (the first is %s)", d.verb, plural(n, "module"), d.modules[0]),
+				Error, CheckRule, second.File, "quantization", fmt.Sprintf("%s %s (the first is %s)", d.verb, plural(n, "module"), d.modules[0]),
 				d.expected + ", as " + c.config.File + " says", "loaders read one file or the other: make both say the same, or remove this one",
 			})
 		}
