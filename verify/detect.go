@@ -27,9 +27,10 @@ type Detection struct {
 	Profile  string          `json:"profile"`
 	How      string          `json:"how"` // "base", "globals" or "default"
 	Evidence string          `json:"evidence"`
-	Recipe   *Recipe         `json:"recipe,omitempty"`  // counts per profile, with a base
-	Globals  *GlobalEvidence `json:"globals,omitempty"` // without one
-	Version  string          `json:"version,omitempty"` // of compressed-tensors, as the config has it
+	Recipe   *Recipe         `json:"recipe,omitempty"`   // counts per profile, with a base
+	Globals  *GlobalEvidence `json:"globals,omitempty"`  // without one
+	Version  string          `json:"version,omitempty"`  // of compressed-tensors, as the config has it
+	Unshared int             `json:"unshared,omitempty"` // fused sets of its own whose members have a global scale each
 	Warnings []string        `json:"warnings,omitempty"`
 
 	byGlobals string // the profile that globals and version tell; "" where they do not
@@ -40,6 +41,15 @@ type Detection struct {
 // there is none. Without one it reads the stored global scales and the version in the config. Where that does not tell, it falls back on
 // the default and says so in Warnings.
 func DetectProfile(ctx context.Context, source, base *safetensors.Checkpoint, o Options) (*Detection, error) {
+	d, err := detectProfile(ctx, source, base, o)
+	if err == nil && d.Unshared > 0 {
+		d.Warnings = append(d.Warnings, fmt.Sprintf(
+			"in %s, gate and up of %s have a global scale each, of which loaders use one: those that are requantized share theirs", label(source), plural(d.Unshared, "expert")))
+	}
+	return d, err
+}
+
+func detectProfile(ctx context.Context, source, base *safetensors.Checkpoint, o Options) (*Detection, error) {
 	open := newFiles()
 	defer open.close()
 	inv := takeInventory(source)
@@ -135,7 +145,7 @@ func detectByGlobals(inv *inventory, open *files, o Options) (*Detection, error)
 			d.Profile = DefaultModelOptProfile
 		}
 	}
-	globals, modelopt, err := readGlobals(inv, open, o)
+	globals, modelopt, err := d.readGlobals(inv, open, o)
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +206,9 @@ func parseVersion(v string) (major, minor int, ok bool) {
 	return major, minor, err1 == nil && err2 == nil
 }
 
-// readGlobals returns the global scales of all NVFP4 modules, each once in a fused set, and whether they are ModelOpt's.
-func readGlobals(inv *inventory, open *files, o Options) (globals []float32, modelopt bool, err error) {
+// readGlobals returns the global scales of all NVFP4 modules, each once in a fused set, and whether they are ModelOpt's. It counts the sets
+// that have several.
+func (d *Detection) readGlobals(inv *inventory, open *files, o Options) (globals []float32, modelopt bool, err error) {
 	var found []*tensorAt
 	for _, m := range inv.modules {
 		if m.nvfp4() && m.global() != nil && m.global().DType == safetensors.F32 && m.global().Len() == 4 {
@@ -208,11 +219,7 @@ func readGlobals(inv *inventory, open *files, o Options) (globals []float32, mod
 	slices.SortFunc(found, func(a, b *tensorAt) int {
 		return cmp.Or(cmp.Compare(a.shard.Name, b.shard.Name), cmp.Compare(a.Begin, b.Begin))
 	})
-	type key struct {
-		set  string
-		bits uint32
-	}
-	seen := map[key]bool{}
+	seen := map[string][]uint32{} // by fused set
 	for _, t := range found {
 		data, err := open.read(t, o)
 		if err != nil {
@@ -220,9 +227,12 @@ func readGlobals(inv *inventory, open *files, o Options) (globals []float32, mod
 		}
 		module, _, _ := splitName(t.Name)
 		g := float32At(data)
-		if k := (key{fusedSet(module), math.Float32bits(g)}); !seen[k] {
-			seen[k] = true
+		if set, bits := fusedSet(module), math.Float32bits(g); !slices.Contains(seen[set], bits) {
+			seen[set] = append(seen[set], bits)
 			globals = append(globals, g)
+			if len(seen[set]) == 2 {
+				d.Unshared++
+			}
 		}
 	}
 	return globals, modelopt, nil

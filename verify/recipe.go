@@ -37,9 +37,10 @@ type Recipe struct {
 // ProfileCount tells how far the bytes of one profile are from the stored ones. All but Exact count differences.
 type ProfileCount struct {
 	Profile          string `json:"profile"`
-	Modules          int    `json:"modules"` // compared
-	Exact            int    `json:"exact"`   // of them equal in every byte
-	Globals          int    `json:"globals"` // modules of which the global scale differs
+	Modules          int    `json:"modules"`            // compared
+	Exact            int    `json:"exact"`              // of them equal in every byte
+	Unshared         int    `json:"unshared,omitempty"` // of these, modules that have a global scale of their own where their set should share one
+	Globals          int    `json:"globals"`            // modules of which the global scale differs
 	ScaleBytes       int64  `json:"scale_bytes"`
 	PackedBytes      int64  `json:"packed_bytes"`
 	TotalScaleBytes  int64  `json:"total_scale_bytes"`
@@ -51,6 +52,7 @@ type ProfileCount struct {
 func (c *ProfileCount) add(o ProfileCount) {
 	c.Modules += o.Modules
 	c.Exact += o.Exact
+	c.Unshared += o.Unshared
 	c.Globals += o.Globals
 	c.ScaleBytes += o.ScaleBytes
 	c.PackedBytes += o.PackedBytes
@@ -188,19 +190,49 @@ func (s recipeSet) prove(open *files, o Options) ([]ProfileCount, error) {
 	}
 	counts := make([]ProfileCount, len(quant.Profiles))
 	for i, p := range quant.Profiles {
-		global, err := backend.QuantizeSet(p, members)
+		count, err := s.compare(backend, p, members, found)
 		if err != nil {
 			return nil, err
 		}
-		for j, m := range members {
-			count := found[j].compare(p, global, m)
-			if count.Exact == 0 {
-				count.differing = []string{s.modules[j].name}
+		if count.Exact < count.Modules && unshared(found) {
+			var alone ProfileCount
+			for j := range members {
+				one, err := recipeSet{s.name, s.modules[j : j+1]}.compare(backend, p, members[j:j+1], found[j:j+1])
+				if err != nil {
+					return nil, err
+				}
+				alone.add(one)
 			}
-			counts[i].add(count)
+			if alone.Exact > count.Exact {
+				alone.Unshared = alone.Exact
+				count = alone
+			}
 		}
+		counts[i].add(count)
 	}
 	return counts, nil
+}
+
+// unshared says whether the members of a set have global scales of their own. llm-compressor's model_free_ptq gives routed experts such ones:
+// its list of what is fused has mlp.gate_proj and not mlp.experts.N.gate_proj.
+func unshared(found []stored) bool {
+	return slices.ContainsFunc(found, func(s stored) bool { return math.Float32bits(s.global) != math.Float32bits(found[0].global) })
+}
+
+// compare quantizes members under one global scale and counts what differs from the stored bytes.
+func (s recipeSet) compare(backend quant.Backend, p quant.Profile, members []quant.Member, found []stored) (total ProfileCount, err error) {
+	global, err := backend.QuantizeSet(p, members)
+	if err != nil {
+		return total, err
+	}
+	for i, m := range members {
+		count := found[i].compare(p, global, m)
+		if count.Exact == 0 {
+			count.differing = []string{s.modules[i].name}
+		}
+		total.add(count)
+	}
+	return total, nil
 }
 
 // explain says where in the base the weights are that a backend refused.
@@ -332,6 +364,9 @@ func (r *Recipe) String() string {
 	if len(r.Proven) > 0 {
 		s := fmt.Sprintf("%s was made from %s with %s: %d of %s, byte for byte",
 			r.Quantized, r.Base, strings.Join(r.Proven, " or "), r.Modules, plural(r.Modules, "module"))
+		if n := r.count(r.Proven[0]).Unshared; n > 0 {
+			s += fmt.Sprintf(", %d of them under global scales of their own where gate and up should share one", n)
+		}
 		if next, ok := r.closestOther(); ok {
 			s += fmt.Sprintf(" (the closest other is %s)", next)
 		}
