@@ -12,7 +12,7 @@ import (
 )
 
 // index gives the bytes of the output's index: every tensor, total_size as their bytes, whatever else the metadata held kept. The form is
-// the one that huggingface_hub writes: keys sorted, indented by two.
+// the one that huggingface_hub writes: keys sorted, indented by two. It ends as the source's does: some tools write a last newline, some none.
 func (p *Plan) index(src *safetensors.Checkpoint) ([]byte, error) {
 	var metadata map[string]json.RawMessage
 	if src.IndexMetadata != nil {
@@ -53,8 +53,12 @@ func (p *Plan) index(src *safetensors.Checkpoint) ([]byte, error) {
 			return nil, err
 		}
 	}
-	b.WriteString("\n  }\n}\n")
-	return b.Bytes(), nil
+	b.WriteString("\n  }\n}")
+	was, err := safetensors.ReadFile(src.Dir, indexName)
+	if bytes.HasSuffix(was, []byte("\n")) {
+		b.WriteByte('\n')
+	}
+	return b.Bytes(), err
 }
 
 func writePair(b *bytes.Buffer, i int, key string, value any) error {

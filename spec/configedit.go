@@ -204,6 +204,7 @@ func (p *narrowing) try(rules, keep []string) (left []string, ok bool, err error
 	if err != nil {
 		return nil, false, err
 	}
+	set.ancestors = p.q.ModelOpt()
 	for _, m := range p.free {
 		if hit, err := set.any(m, Linear); hit || err != nil {
 			return nil, false, err

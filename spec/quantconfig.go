@@ -221,7 +221,7 @@ func (q *QuantConfig) compile(toRegexp func(string) (string, bool)) (err error) 
 	if q.targets, err = newRuleSet(targets, toRegexp); err != nil {
 		return err
 	}
-	q.targets.ancestors = q.Method == ModelOpt
+	q.ignore.ancestors, q.targets.ancestors = q.ModelOpt(), q.ModelOpt()
 	return nil
 }
 

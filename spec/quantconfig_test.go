@@ -160,9 +160,9 @@ func TestWhatTheLibraryRefuses(t *testing.T) {
 func TestModelOptConfigs(t *testing.T) {
 	for _, config := range []string{
 		`{"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 8}, "producer": {"version": "0.37"},
-			"ignore": ["lm_head", "model.layers.0.self_attn*", "*.mlp.gate"]}}`,
+			"ignore": ["lm_head", "model.layers.0.self_attn*", "*.mlp.gate", "model.layers.4.mlp.experts", "*.5.mlp.experts"]}}`,
 		`{"producer": {"name": "modelopt", "version": "0.37"}, "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
-			"exclude_modules": ["lm_head", "model.layers.0.self_attn*", "*.mlp.gate"]}}`,
+			"exclude_modules": ["lm_head", "model.layers.0.self_attn*", "*.mlp.gate", "model.layers.4.mlp.experts", "*.5.mlp.experts"]}}`,
 	} {
 		q := parse(t, config)
 		require.True(t, q.ModelOpt())
@@ -171,6 +171,9 @@ func TestModelOptConfigs(t *testing.T) {
 		for module, quantized := range map[string]bool{
 			"model.layers.0.self_attn.q_proj": false, "model.layers.1.self_attn.q_proj": true, "lm_head": false, "model.lm_head": true,
 			"model.layers.3.mlp.gate": false, "model.layers.3.mlp.gate_proj": true,
+			// the experts of a layer are one module to ModelOpt and to loaders
+			"model.layers.4.mlp.experts.0.up_proj": false, "model.layers.5.mlp.experts.0.up_proj": false, "model.layers.3.mlp.experts.0.up_proj": true,
+			"model.layers.4.mlp.shared_experts.up_proj": true, "model.layers.14.mlp.experts.0.up_proj": true,
 		} {
 			g, err := q.Group(module, Linear)
 			require.NoError(t, err)

@@ -18,12 +18,15 @@ const Linear = "Linear"
 //	NAME         the whole module name, without prefixes and wildcards
 //	CLASS        the module's class, Linear here
 //
+// ModelOpt's rules are names and globs. The experts of a layer are one module to it and to loaders: a rule for model.layers.2.mlp.experts takes
+// them all.
+//
 // A config written by a tool may hold thousands of plain names, so those are looked up and only patterns are tried one by one.
 type ruleSet struct {
 	texts     []string
 	plain     map[string][]int // rules without a pattern, by text
 	patterns  []pattern
-	ancestors bool // a plain name stands for the modules below it too
+	ancestors bool // as under ModelOpt: a plain name stands for the modules below it too, and a pattern for the experts below what it matches
 }
 
 type pattern struct {
@@ -71,7 +74,7 @@ func (s *ruleSet) matching(module, class string) ([]int, error) {
 		found = append(found, s.plain[class]...)
 	}
 	for _, p := range s.patterns {
-		ok, err := p.MatchStart(module)
+		ok, err := s.takes(p, module)
 		if err != nil {
 			return nil, err
 		}
@@ -89,11 +92,20 @@ func (s *ruleSet) any(module, class string) (bool, error) {
 		return true, nil
 	}
 	for _, p := range s.patterns {
-		if ok, err := p.MatchStart(module); ok || err != nil {
+		if ok, err := s.takes(p, module); ok || err != nil {
 			return ok, err
 		}
 	}
 	return false, nil
+}
+
+// takes says whether a pattern matches a module, or the experts that it is one of.
+func (s *ruleSet) takes(p pattern, module string) (bool, error) {
+	ok, err := p.MatchStart(module)
+	if i := strings.LastIndex(module, ".experts."); !ok && err == nil && s.ancestors && i >= 0 {
+		return p.MatchStart(module[:i+len(".experts")])
+	}
+	return ok, err
 }
 
 // first returns the index of the rule that decides, in the library's order: the module's name, then patterns in the order of their texts, then the
@@ -107,7 +119,7 @@ func (s *ruleSet) first(module, class string) (int, error) {
 		if best >= 0 && s.texts[p.index] > s.texts[best] {
 			continue
 		}
-		ok, err := p.MatchStart(module)
+		ok, err := s.takes(p, module)
 		if err != nil {
 			return -1, err
 		}

@@ -17,6 +17,9 @@ import (
 //go:embed goldens.tar.zst
 var archive []byte
 
+//go:embed families.tar.zst
+var families []byte
+
 var files = sync.OnceValues(func() (map[string][]byte, error) {
 	m := map[string][]byte{}
 	return m, testdata.Walk(archive, func(h *tar.Header, r io.Reader) error {
@@ -49,6 +52,17 @@ func Draft(tb testing.TB) string {
 		if err := os.WriteFile(filepath.Join(dir, name), Read(tb, "draft/"+name), 0o644); err != nil {
 			tb.Fatal(err)
 		}
+	}
+	return dir
+}
+
+// Families unpacks small models of other families, as real tools quantized them, into a folder of the test's own and returns it: MODEL/bf16,
+// MODEL/TOOL/full and MODEL/TOOL/half, which lacks the routed experts of layer 2.
+func Families(tb testing.TB) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	if err := testdata.Unpack(families, "families", dir); err != nil {
+		tb.Fatal(err)
 	}
 	return dir
 }
