@@ -141,7 +141,7 @@ func label(c *safetensors.Checkpoint) string { return filepath.Base(c.Dir) }
 // that only the quantized side of a recipe has are no difference, since the other side could not have them.
 func (c *Comparison) Clean() bool {
 	for _, r := range c.Recipes {
-		if len(r.Proven) == 0 || len(r.Unproven) > 0 {
+		if !r.Explained() || len(r.Unproven) > 0 {
 			return false
 		}
 	}

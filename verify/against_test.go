@@ -329,6 +329,30 @@ func TestFewModulesDiffer(t *testing.T) {
 	require.True(t, slices.IsSorted(r.Differing))
 }
 
+// Two profiles that give every module between them are an explanation, as for a router that was quantized in float32 beside experts in BF16.
+func TestTwoProfiles(t *testing.T) {
+	base, f := open(t, tinyPath(t, "bf16")), load(t, "nvfp4-0801")
+	p := mustProfile("ct-bf16")
+	const module = "model.layers.1.mlp.experts.0.down_proj"
+	s, w, ok := base.Lookup(module + ".weight")
+	require.True(t, ok)
+	bf16, err := s.ReadTensor(w)
+	require.NoError(t, err)
+	global := p.Global(quant.AbsMax(bf16))
+	f.setScalar(module+".weight_global_scale", global)
+	quant.ReferenceQuantize(p, global, bf16, f.at(module+".weight_packed").data, f.at(module+".weight_scale").data)
+	mixed := open(t, f.write(t))
+
+	got := against(t, mixed, base, Options{})
+	require.Equal(t, "ct-bf16", got.Recipes[0].Second)
+	require.Empty(t, got.Recipes[0].Proven)
+	require.Contains(t, strings.Join(got.Verdict, "\n"), "with ct-fp32-rcp6 but for 1 of 120 modules, which were made with ct-bf16, byte for byte: "+module)
+	require.Equal(t, "ct-fp32-rcp6", detect(t, mixed, base).Profile)
+
+	f.at(module + ".weight_packed").data[7] ^= 1
+	require.Empty(t, against(t, open(t, f.write(t)), base, Options{}).Recipes[0].Second)
+}
+
 // What no profile can speak about is named, and no proof.
 func TestUnproven(t *testing.T) {
 	base, made := syntheticBase(), synthetic()

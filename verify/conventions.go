@@ -48,7 +48,7 @@ const conventionSets = 64
 // not; "" where there is nothing to explain or none does.
 func (r *Recipe) findConvention(ctx context.Context, sets []recipeSet, open *files, o Options) (string, error) {
 	best := r.count(r.Best)
-	if len(r.Proven) > 0 || best.Modules == 0 || best.ScaleBytes > 0 || best.Globals > 0 {
+	if r.Explained() || best.Modules == 0 || best.ScaleBytes > 0 || best.Globals > 0 {
 		return "", nil
 	}
 	p := mustProfile(r.Best)

@@ -113,13 +113,16 @@ func proveUntilDecided(ctx context.Context, sets []recipeSet, base string, open 
 // byBase settles the detection by a comparison with BF16 weights.
 func (d *Detection) byBase(r *Recipe) (*Detection, error) {
 	d.Recipe = r
-	if len(r.Proven) == 0 {
+	if !r.Explained() {
 		return nil, &fault.Error{
 			Kind: fault.Refused, File: r.Quantized, Problem: "no profile gives the bytes of its own quantized modules: " + r.String(),
 			Hint: "check that the base is the same release; a profile can be forced with --profile",
 		}
 	}
-	d.Profile = r.Proven[0]
+	d.Profile = r.Best
+	if len(r.Proven) > 0 {
+		d.Profile = r.Proven[0]
+	}
 	if slices.Contains(r.Proven, d.byGlobals) {
 		d.Profile = d.byGlobals
 	}

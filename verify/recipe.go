@@ -27,6 +27,7 @@ type Recipe struct {
 	Profiles    []ProfileCount `json:"profiles"`
 	Proven      []string       `json:"proven"`               // profiles without one differing byte
 	Best        string         `json:"best"`                 // of the rest where none is proven: the one with the fewest differing bytes
+	Second      string         `json:"second,omitempty"`     // the profile that gives every module that Best does not, where one does
 	Convention  string         `json:"convention,omitempty"` // how the codes were chosen instead, where only they differ from Best
 	Unproven    []string       `json:"unproven,omitempty"`
 
@@ -318,7 +319,32 @@ func (r *Recipe) judge(counts []ProfileCount) {
 		r.DifferingModules = len(best.differing)
 		r.Differing = append(r.Differing, best.differing[:min(most, len(best.differing))]...)
 	}
+	if len(r.Proven) == 0 && r.Best != "" {
+		r.Second = r.complement(*best)
+	}
 }
+
+// complement finds a profile that gives every module that best does not: a model's modules may have been in different precisions when they were
+// quantized, as routers in float32 are, or its layers come from different releases.
+func (r *Recipe) complement(best ProfileCount) string {
+	for _, c := range r.Profiles {
+		if !slices.ContainsFunc(best.differing, func(name string) bool { _, differs := slices.BinarySearch(c.differing, name); return differs }) {
+			return c.Profile
+		}
+	}
+	return ""
+}
+
+// Names gives the profiles that explain every module in words; "" where none do.
+func (r *Recipe) Names() string {
+	if r.Second != "" {
+		return r.Best + " and " + r.Second
+	}
+	return strings.Join(r.Proven, " or ")
+}
+
+// Explained says whether every module was made by a profile, one or two for all.
+func (r *Recipe) Explained() bool { return len(r.Proven) > 0 || r.Second != "" }
 
 func (c ProfileCount) closer(o ProfileCount) bool {
 	if c.Exact != o.Exact {
@@ -363,7 +389,7 @@ func (r *Recipe) String() string {
 	}
 	if len(r.Proven) > 0 {
 		s := fmt.Sprintf("%s was made from %s with %s: %d of %s, byte for byte",
-			r.Quantized, r.Base, strings.Join(r.Proven, " or "), r.Modules, plural(r.Modules, "module"))
+			r.Quantized, r.Base, r.Names(), r.Modules, plural(r.Modules, "module"))
 		if n := r.count(r.Proven[0]).Unshared; n > 0 {
 			s += fmt.Sprintf(", %d of them under global scales of their own where gate and up should share one", n)
 		}
@@ -373,6 +399,10 @@ func (r *Recipe) String() string {
 		return s
 	}
 	best := r.count(r.Best)
+	if r.Second != "" {
+		return fmt.Sprintf("%s was made from %s with %s but for %d of %s, which were made with %s, byte for byte: %s",
+			r.Quantized, r.Base, r.Best, r.DifferingModules, plural(r.Modules, "module"), r.Second, fewOf(best.differing))
+	}
 	if r.few() {
 		return fmt.Sprintf("%s was made from %s with %s but for %d of %s, damaged or changed rather than made by another arithmetic: %s (%s)",
 			r.Quantized, r.Base, r.Best, r.DifferingModules, plural(r.Modules, "module"), fewOf(best.differing), best)

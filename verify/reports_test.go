@@ -624,6 +624,13 @@ var reports = []reportCase{
 		},
 	},
 	{
+		report: "https://github.com/vllm-project/vllm/pull/45544", what: "tied, head not stored, exempted all the same as llm-compressor does: sound",
+		damage: func(tb testing.TB, f *fixture) {
+			tie(tb, f)
+			f.drop("lm_head.weight")
+		},
+	},
+	{
 		report: "https://github.com/vllm-project/vllm/pull/48670", what: "tied, head stored with the embedding's bytes",
 		damage: func(tb testing.TB, f *fixture) {
 			tie(tb, f)

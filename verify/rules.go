@@ -261,6 +261,9 @@ func (c *checker) modulePaths() []string {
 			paths[name[:i]] = true
 		}
 	}
+	if c.model.tied {
+		paths["lm_head"] = true // has no tensors of its own, and tools exempt it all the same
+	}
 	return slices.Sorted(maps.Keys(paths))
 }
 

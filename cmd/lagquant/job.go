@@ -148,7 +148,7 @@ func (j *job) checkForced(ctx context.Context, name string, detect verify.Option
 	}
 	for _, c := range d.Recipe.Profiles {
 		if c.Profile == name && c.Exact < c.Modules {
-			t.note("warning: the base proves %s and not %s", strings.Join(d.Recipe.Proven, " or "), c)
+			t.note("warning: the base proves %s and not %s", d.Recipe.Names(), c)
 		}
 	}
 	return nil
