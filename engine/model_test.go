@@ -368,7 +368,11 @@ func TestWrongUse(t *testing.T) {
 	// Two full layers keep all positions, six keep a window of 64 and a chunk; 2 heads of 32 in float32, keys and values.
 	require.Equal(t, int64(2*4*2*32*(2*1000+6*576)), m.kvBytes(1000))
 	require.ErrorIs(t, m.fits(1000, 1<<20), ErrContext)
-	require.NoError(t, m.fits(1000, 4<<20))
+	// Of 4 and 6 heads over 2 key/value heads, 2 in the full layers and 3 over 576 positions in the others.
+	require.Equal(t, 2*1000, m.scores(1000))
+	need := m.kvBytes(1000) + 4*int64(m.shared.pool.workers)*2000
+	require.ErrorIs(t, m.fits(1000, need-1), ErrContext)
+	require.NoError(t, m.fits(1000, need))
 	s := session(t, m, 4)
 	_, err = s.Prefill(context.Background(), []int32{2, 3, 4, 5, 6})
 	require.ErrorIs(t, err, ErrContext)

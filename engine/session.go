@@ -114,13 +114,9 @@ func (m *Model) NewSession(positions int) (*Session, error) {
 	for i := range s.cache {
 		s.cache[i] = newKVCache(c, &m.layers[i], m.options.KV, positions, chunkRows)
 	}
-	group := 0
-	for i := range m.layers {
-		group = max(group, m.layers[i].Heads/c.KVHeads)
-	}
 	s.scores, s.kvBufs, s.streams = make([][]float32, workers), make([][]float32, workers), make([][]byte, workers)
 	for i := range s.scores {
-		s.scores[i] = make([]float32, group*positions)
+		s.scores[i] = make([]float32, m.scores(positions))
 		if m.options.KV == KVFP8 {
 			s.kvBufs[i] = make([]float32, fp8Rows*c.HeadDim)
 		}
@@ -140,15 +136,23 @@ func (m *Model) checkPositions(positions int) error {
 	return m.fits(positions, freeMemory())
 }
 
-// fits refuses a session whose keys and values are larger than the memory that is free.
+// scores returns how many attention scores a worker computes at once: those of the heads that share one key/value head, over all keys of a layer.
+func (m *Model) scores(positions int) (n int) {
+	for _, l := range m.Config.Layers {
+		n = max(n, l.Heads/m.Config.KVHeads*l.slots(positions, chunkRows))
+	}
+	return n
+}
+
+// fits refuses a session whose keys, values and attention scores are larger than the memory that is free.
 func (m *Model) fits(positions int, free int64) error {
-	need := m.kvBytes(positions)
+	need := m.kvBytes(positions) + 4*int64(m.shared.pool.workers)*int64(m.scores(positions))
 	if need <= free {
 		return nil
 	}
 	return &fault.Error{
 		Kind: fault.Usage, Err: ErrContext,
-		Problem: fmt.Sprintf("keys and values of %d tokens take %d MiB, and %d MiB are free", positions, need>>20, free>>20),
+		Problem: fmt.Sprintf("attention over %d tokens takes %d MiB, and %d MiB are free", positions, need>>20, free>>20),
 		Hint:    "ask for fewer tokens, less memory for weights or fp8 keys and values",
 	}
 }
