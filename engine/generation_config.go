@@ -114,7 +114,7 @@ func stopIDs(raw json.RawMessage) ([]int32, error) {
 		}
 	}
 	if bad {
-		return nil, refuseTokenizer("eos_token_id: found %.60s, expected an id or a list of ids", raw)
+		return nil, refuseTokenizer("eos_token_id: found %.60s, expected an id or a list of ids", oneLine(raw))
 	}
 	return ids, nil
 }

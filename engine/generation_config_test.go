@@ -53,7 +53,7 @@ func TestGenerationConfigForms(t *testing.T) {
 	}
 	for text, problem := range map[string]string{
 		`{"eos_token_id": "x"}`:               `generation_config.json: eos_token_id: found "x", expected an id or a list of ids`,
-		`{"eos_token_id": [2, "24"]}`:         `generation_config.json: eos_token_id: found [2, "24"], expected an id or a list of ids`,
+		`{"eos_token_id": [2, "24"]}`:         `generation_config.json: eos_token_id: found [2,"24"], expected an id or a list of ids`,
 		`{"eos_token_id": [null]}`:            `generation_config.json: eos_token_id: found [null], expected an id or a list of ids`,
 		`{"eos_token_id": -1}`:                `generation_config.json: eos_token_id: found -1, expected an id or a list of ids`,
 		`{"eos_token_id": 3e9}`:               `generation_config.json: eos_token_id: found 3e9, expected an id or a list of ids`,

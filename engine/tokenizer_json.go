@@ -122,6 +122,15 @@ func fieldOf(what, field string) string {
 	return what + "." + field
 }
 
+// oneLine gives JSON for a message without the file's line breaks.
+func oneLine(raw []byte) []byte {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil {
+		return raw
+	}
+	return b.Bytes()
+}
+
 // foundJSON and expectedJSON say in words what encoding/json says in Go's types.
 func foundJSON(value string) string {
 	number, ok := strings.CutPrefix(value, "number ")

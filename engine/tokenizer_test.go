@@ -110,7 +110,7 @@ func TestWhatIsUnknownIsRefusedByName(t *testing.T) {
 		`model: has 0 tokens and 1 merges`:                                               `{"model": {"vocab": null, "merges": ["a b"]}}`,
 		`model: merge 0 ("a", "zzz"): "zzz" is not in the vocabulary`:                    `{"model": {"merges": ["a zzz"]}}`,
 		`model: merge "a b c" is not a pair`:                                             `{"model": {"merges": ["a b c"]}}`,
-		`model: merge ["a"] is not a pair`:                                               `{"model": {"merges": [["a"]]}}`,
+		"model: merge [\"a\"] is not a pair":                                             "{\"model\": {\"merges\": [[\n  \"a\"\n]]}}",
 		`model: id 134 stands for both "a" and "zz"`:                                     `{"vocab": {"zz": 134}}`,
 		`model: token "zz" has id 4194304, expected 0 to 4194303`:                        `{"vocab": {"zz": 4194304}}`,
 		`added token "int" has id 3000, and 442 in the vocabulary`:                       `{"added_tokens": [{"id": 3000, "content": "int"}]}`,

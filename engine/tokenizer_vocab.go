@@ -28,7 +28,7 @@ func (m *mergeJSON) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '[' {
 		var parts []string
 		if err := json.Unmarshal(data, &parts); err != nil || len(parts) != 2 {
-			return fmt.Errorf("merge %.60s is not a pair", data)
+			return fmt.Errorf("merge %.60s is not a pair", oneLine(data))
 		}
 		copy(m[:], parts)
 		return nil

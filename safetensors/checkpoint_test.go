@@ -212,6 +212,11 @@ func TestScanCheckpoint(t *testing.T) {
 			[]error{ErrIndex},
 			[]string{IndexName + ": index byte 14: weight_map is not an object"},
 		},
+		"metadata a string": {
+			folder{goodShards, map[string]string{IndexName: `{"metadata":"x","weight_map":{` + goodMap + `}}`}},
+			[]error{ErrIndex},
+			[]string{IndexName + ": index byte 12: metadata is not an object"},
+		},
 		"shard a number": {
 			folder{goodShards, map[string]string{IndexName: `{"weight_map":{"a":1}}`}},
 			[]error{ErrIndex},

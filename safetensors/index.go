@@ -72,10 +72,10 @@ func parseIndex(raw []byte) (*index, error) {
 		if key == "weight_map" {
 			return ix.parseWeightMap(s)
 		}
-		value, err := s.skip()
 		if key == "metadata" {
-			ix.metadata = []byte(value)
+			return ix.parseMetadata(s)
 		}
+		_, err := s.skip()
 		return err
 	})
 	if err == nil {
@@ -85,6 +85,16 @@ func parseIndex(raw []byte) (*index, error) {
 		err = refuse(ErrIndex, hintDamaged, "its weight_map is missing or names no tensor")
 	}
 	return ix, err
+}
+
+// parseMetadata accepts null: there are loaders that look for an object, and none that mind when there is none.
+func (ix *index) parseMetadata(s *scanner) error {
+	if c := s.peek(); c != '{' && c != 'n' {
+		return s.fail(ErrIndex, s.pos, "metadata is not an object")
+	}
+	value, err := s.skip()
+	ix.metadata = []byte(value)
+	return err
 }
 
 func (ix *index) parseWeightMap(s *scanner) error {

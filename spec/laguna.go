@@ -120,6 +120,10 @@ func (f *fields) layerKinds(c *node, l *laguna) {
 		f.fail("mlp_layer_types has %d entries for %d layers", len(kinds), len(l.layers))
 		return
 	}
+	if attention := f.texts(c, "layer_types"); attention != nil && len(attention) != len(l.layers) {
+		f.fail("layer_types has %d entries for %d layers", len(attention), len(l.layers))
+		return
+	}
 	step := f.integer(c, "decoder_sparse_step", 1)
 	for i := range l.layers {
 		switch {

@@ -21,6 +21,9 @@ const (
 // ErrMethod says that a checkpoint is quantized in a way that is not read here.
 var ErrMethod = errors.New("unknown quantization method")
 
+// ErrNoMethod is the ErrMethod of a quantization config that does not say how, which loaders refuse.
+var ErrNoMethod = fmt.Errorf("%w: none is named", ErrMethod)
+
 // QuantConfig is a checkpoint's quantization config.
 type QuantConfig struct {
 	File    string   // that it was read from by ReadQuantConfig
@@ -182,6 +185,9 @@ func parseFile(name string, config []byte) (*QuantConfig, error) {
 }
 
 func parsePlace(root *node, p place) (*QuantConfig, error) {
+	if p.node.kind != objectNode {
+		return nil, &fault.Error{Kind: fault.Refused, Problem: fmt.Sprintf("%s is %v, expected an object", p.path, p.node)}
+	}
 	f := &fields{where: p.path}
 	method := f.text(p.node, "quant_method", "")
 	var (
@@ -196,6 +202,10 @@ func parsePlace(root *node, p place) (*QuantConfig, error) {
 	case method == CompressedTensors, method == "" && p.node.get("config_groups") != nil:
 		q.Method = CompressedTensors
 		f.compressedTensors(q, p.node)
+	case method == "":
+		return nil, &fault.Error{
+			Kind: fault.Refused, Err: ErrNoMethod, Problem: fmt.Sprintf("%s: quant_method is missing, expected %s or %s", p.path, CompressedTensors, ModelOpt),
+		}
 	default:
 		return nil, &fault.Error{
 			Kind: fault.Refused, Err: ErrMethod,

@@ -145,7 +145,8 @@ func TestWhatTheLibraryRefuses(t *testing.T) {
 		`{"quantization_config": {"quant_method": "compressed-tensors"}}`: "config_groups is missing",
 		`{"quantization_config": {"quant_method": "gptq", "bits": 4}}`:    `quant_method "gptq"`,
 		`{"quantization_config": {"quant_method": 4}}`:                    "quant_method is 4",
-		`{"quantization_config": 1}`:                                      `quant_method ""`,
+		`{"quantization_config": 1}`:                                      "quantization_config is 1, expected an object",
+		`{"quantization_config": {"bits": 4}}`:                            "quant_method is missing",
 		`[]`:                                                              "a list, expected an object",
 		`{"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}}`: "quantized_layers is missing",
 	} {

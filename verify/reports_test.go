@@ -822,9 +822,24 @@ var reports = []reportCase{
 		want:   []want{{Error, CheckConfig, "", "config.json: is not the JSON of a model config: unexpected array |"}},
 	},
 	{
-		report: "a config that Python's loaders refuse", what: "quantization_config is a string, beside NVFP4 tensors that are not checked",
+		report: "a config that Python's loaders refuse", what: "quantization_config is a string",
 		damage: func(_ testing.TB, f *fixture) { f.config = `{"quantization_config": "nvfp4"}` },
-		want:   []want{{Warning, CheckConfig, "", "quantized modules are not checked"}},
+		want:   []want{{Error, CheckConfig, "", `quantization_config is "nvfp4", expected an object`}},
+	},
+	{
+		report: "a config that Python's loaders refuse", what: "no quant_method beside NVFP4 tensors",
+		damage: func(_ testing.TB, f *fixture) {
+			f.config = `{"quantization_config": {"format": "nvfp4-pack-quantized"}}`
+		},
+		want: []want{{Error, CheckConfig, "", "quant_method is missing"}},
+	},
+	{
+		report: "quantized by another method", what: "MLX names no quant_method, and has no NVFP4 tensors of our kinds",
+		build: func(testing.TB) *fixture { return syntheticBase() },
+		damage: func(tb testing.TB, f *fixture) {
+			f.edit(tb, `"model_type"`, `"quantization_config": {"bits": 4}, "model_type"`)
+		},
+		want: []want{{Info, CheckConfig, "", "quant_method is missing"}},
 	},
 	{
 		report: "quantized by another method", what: "an unknown quant_method beside NVFP4 tensors that are not checked",

@@ -218,9 +218,10 @@ func (c *checker) readConfig() {
 		c.config, err = spec.ReadQuantConfig(c.dir, raw)
 	}
 	switch {
-	case errors.Is(err, spec.ErrMethod):
-		f := Finding{Info, CheckConfig, file, "", err.Error() + "; quantized modules are not checked", "", ""}
-		if c.inv.hasNVFP4() {
+	case errors.Is(err, spec.ErrMethod) && !(errors.Is(err, spec.ErrNoMethod) && c.inv.hasNVFP4()):
+		f := configFinding(file, err)
+		f.Found += "; quantized modules are not checked"
+		if f.Severity = Info; c.inv.hasNVFP4() {
 			f.Severity = Warning
 		}
 		c.find(f)

@@ -102,6 +102,9 @@ func (t *terminal) end(err error) int {
 		problem.Exit, problem.Problem = exitInterrupted, "interrupted"
 	case known:
 		problem.File, problem.Tensor, problem.Hint = f.File, f.Tensor, f.Hint
+		if f.Kind == fault.Refused && f.Hint == "" {
+			problem.Hint = "compare it with another download of the checkpoint; if other programs load this one, lagquant lacks what it takes"
+		}
 	}
 	problem.Problem = strings.ReplaceAll(problem.Problem, "\n", "; ") // joined errors
 	t.note("%s", problem.Problem)
