@@ -92,6 +92,12 @@ func parseJSON(b []byte) (*node, error) {
 	return n, nil
 }
 
+// CheckJSON returns what Python's json would mind of a file, of kind Refused.
+func CheckJSON(b []byte) error {
+	_, err := parseJSON(b)
+	return err
+}
+
 type parser struct {
 	in         string
 	pos, depth int

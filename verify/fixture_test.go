@@ -154,6 +154,11 @@ func (f *fixture) edit(tb testing.TB, from, to string) {
 	f.config = strings.Replace(f.config, from, to, 1)
 }
 
+// beside puts a file beside the shards.
+func (f *fixture) beside(tb testing.TB, name, text string) {
+	f.after = append(f.after, func(dir string) { require.NoError(tb, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)) })
+}
+
 func (f *fixture) names() []string {
 	var names []string
 	for _, tensors := range f.shards {

@@ -87,7 +87,7 @@ type Check string
 
 // Checks of Structure.
 const (
-	CheckFiles       Check = "files"        // shards, index and headers
+	CheckFiles       Check = "files"        // shards, index and headers, and what lies beside them
 	CheckConfig      Check = "config"       // config.json itself
 	CheckMetadata    Check = "metadata"     // __metadata__ of a shard
 	CheckModule      Check = "module"       // the tensors of one quantized module: present, shape, dtype

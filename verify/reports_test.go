@@ -842,6 +842,35 @@ var reports = []reportCase{
 		want: []want{{Info, CheckConfig, "", "quant_method is missing"}},
 	},
 	{
+		report: "a download that broke off", what: "pointers, cut files and links to nothing beside the shards",
+		damage: func(tb testing.TB, f *fixture) {
+			f.beside(tb, "tokenizer.model", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+			f.beside(tb, "tokenizer.json", `{"version": "1.0", "model": {"vo`)
+			f.beside(tb, "tokenizer_config.json", "")
+			f.beside(tb, "trainer_state.json", `{"loss": }`)
+			f.after = append(f.after, func(dir string) {
+				require.NoError(tb, os.Symlink("../../blobs/1234", filepath.Join(dir, "special_tokens_map.json")))
+			})
+		},
+		want: []want{
+			{Error, CheckFiles, "", "special_tokens_map.json: a link to a file that is not there"},
+			{Error, CheckFiles, "", "tokenizer.json: is not JSON: line 1, byte 33: a string has no end"},
+			{Error, CheckFiles, "", "tokenizer.model: a git LFS pointer"},
+			{Error, CheckFiles, "", "tokenizer_config.json: is not JSON: line 1, byte 1: a value is missing"},
+			{Warning, CheckFiles, "", "trainer_state.json: is not JSON: line 1, byte 10: no value begins here"},
+		},
+	},
+	{
+		report: "a download that broke off", what: "files beside the shards that are sound, though Go's JSON would not read all of them",
+		damage: func(tb testing.TB, f *fixture) {
+			f.beside(tb, "generation_config.json", `{"temperature": NaN, "x": [-Infinity]}`)
+			f.beside(tb, "tokenizer.json", `{"version": "1.0"}`)
+			f.beside(tb, "README.md", "{")
+			f.beside(tb, ".gitattributes.json", "{")
+			f.after = append(f.after, func(dir string) { require.NoError(tb, os.Mkdir(filepath.Join(dir, "assets.json"), 0o755)) })
+		},
+	},
+	{
 		report: "quantized by another method", what: "an unknown quant_method beside NVFP4 tensors that are not checked",
 		damage: func(tb testing.TB, f *fixture) { f.edit(tb, `"compressed-tensors"`, `"compressed_tensors"`) },
 		want:   []want{{Warning, CheckConfig, "", `quant_method "compressed_tensors" is not known`}},

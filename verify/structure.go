@@ -29,6 +29,9 @@ func Structure(ctx context.Context, dir string, o Options) (*Report, error) {
 	if err := c.checkFiles(faults); err != nil {
 		return nil, err
 	}
+	if err := c.checkSideFiles(); err != nil {
+		return nil, err
+	}
 	c.readConfig()
 	if err := c.sortModules(); err != nil {
 		return nil, err
