@@ -51,7 +51,7 @@ func ParseSuite(data []byte) ([]SuitePrompt, error) {
 		prompts = append(prompts, p)
 	}
 	if len(prompts) == 0 {
-		return nil, &fault.Error{Kind: fault.Usage, Problem: "the suite has no prompts"}
+		return nil, &fault.Error{Kind: fault.Usage, Problem: "the suite has no prompts", Hint: "write one prompt a line"}
 	}
 	return prompts, lines.Err()
 }

@@ -50,7 +50,7 @@ func LoadTokenizer(dir string) (*Tokenizer, error) {
 // beginning and is encoded without. Text that spells an added token becomes that token, in user text too. Text that is not UTF-8 is an error.
 func (t *Tokenizer) Encode(text string, special bool) ([]int32, error) {
 	if at := invalidUTF8(text); at >= 0 {
-		return nil, &fault.Error{Kind: fault.Usage, Problem: fmt.Sprintf("text is not UTF-8: byte %d is %#02x", at, text[at])}
+		return nil, &fault.Error{Kind: fault.Usage, Problem: fmt.Sprintf("text is not UTF-8: byte %d is %#02x", at, text[at]), Hint: "save it as UTF-8"}
 	}
 	ids := make([]int32, 0, len(text)/3+len(t.prefix)+len(t.suffix))
 	if special {

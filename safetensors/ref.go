@@ -134,8 +134,10 @@ func isMissing(err error) bool {
 	return false
 }
 
+const hintRef = "a checkpoint is named by its folder, or by org/name@revision in the Hugging Face cache"
+
 func noSuchFolder(typed string) *fault.Error {
-	return usage(ErrNoSuchRef, "", "%s: no such folder", typed)
+	return usage(ErrNoSuchRef, hintRef, "%s: no such folder", typed)
 }
 
 func usage(cause error, hint, format string, args ...any) *fault.Error {

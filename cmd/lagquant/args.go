@@ -70,7 +70,7 @@ func arrangeOptions(c *cli.Command, words []string) ([]string, error) {
 		}
 		first := f.Names()[0]
 		if seen[first] {
-			return words, usage(fmt.Sprintf("option --%s is given twice", first), "")
+			return words, usage(fmt.Sprintf("option --%s is given twice", first), "give it once, with the value that is meant")
 		}
 		seen[first] = true
 		if _, isBool := f.(*cli.BoolFlag); isBool {

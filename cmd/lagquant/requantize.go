@@ -116,7 +116,7 @@ func parseJobs(s string) (int, error) {
 func parseCount(option, s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > 4096 {
-		return 0, usage(fmt.Sprintf("--%s %s is not a number from 1 to 4096", option, s), "")
+		return 0, usage(fmt.Sprintf("--%s %s is not a number from 1 to 4096", option, s), fmt.Sprintf("write it as --%s 8, or leave it out", option))
 	}
 	return n, nil
 }
