@@ -6526,8 +6526,6 @@ tokens2:
 quad2:
 	MOVQ  16(AX), SI
 	MOVQ  104(AX), DI
-	LEAQ  (DI)(R9*4), R8
-	MOVQ  R8, 104(AX)
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
@@ -6617,8 +6615,6 @@ tokens3:
 quad3:
 	MOVQ  16(AX), SI
 	MOVQ  104(AX), DI
-	LEAQ  (DI)(R9*4), R8
-	MOVQ  R8, 104(AX)
 	VPXOR Y0, Y0, Y0
 	VPXOR Y1, Y1, Y1
 	VPXOR Y2, Y2, Y2
@@ -6751,8 +6747,6 @@ tokens3:
 quad3:
 	MOVQ   16(AX), SI
 	MOVQ   104(AX), DI
-	LEAQ   (DI)(R9*4), R8
-	MOVQ   R8, 104(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -6873,8 +6867,6 @@ tokens4:
 quad4:
 	MOVQ   16(AX), SI
 	MOVQ   104(AX), DI
-	LEAQ   (DI)(R9*4), R8
-	MOVQ   R8, 104(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -7022,8 +7014,6 @@ tokens5:
 quad5:
 	MOVQ   16(AX), SI
 	MOVQ   104(AX), DI
-	LEAQ   (DI)(R9*4), R8
-	MOVQ   R8, 104(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2
@@ -7198,8 +7188,6 @@ tokens6:
 quad6:
 	MOVQ   16(AX), SI
 	MOVQ   104(AX), DI
-	LEAQ   (DI)(R9*4), R8
-	MOVQ   R8, 104(AX)
 	VPXORQ Z0, Z0, Z0
 	VPXORQ Z1, Z1, Z1
 	VPXORQ Z2, Z2, Z2

@@ -38,8 +38,8 @@ const (
 )
 
 // dotTiles multiplies from least to most rows of x by four rows of w at a time: their products stay in registers, and each vector of w and x is
-// loaded once for all of them. In a panel the vectors of the rows take turns; the panels' kernel prefetches four rows of w elsewhere for each four that it
-// multiplies.
+// loaded once for all of them. In a panel the vectors of the rows take turns; the panels' kernel prefetches four rows of w elsewhere meanwhile.
+// A kernel never writes to the tile: a pointer that it moved past its object would be the end of the process at the next garbage collection.
 func dotTiles(v vector, least, most int, panel bool) {
 	name := "dotTile" + v.suffix
 	if panel {
@@ -85,8 +85,6 @@ func dotTile(v vector, a reg.Register, tokens int, panel bool) {
 		begin = func() {
 			MOVQ(field(dotX), x)
 			MOVQ(field(dotPrefetch), prefetch)
-			LEAQ(Mem{Base: prefetch, Index: stride, Scale: 4}, n)
-			MOVQ(n, field(dotPrefetch))
 		}
 		next = func() {
 			ADDQ(U32(tokens*v.bytes), x)
