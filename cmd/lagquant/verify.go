@@ -13,7 +13,7 @@ func verifyCommand(t *terminal) *cli.Command {
 		Name:      "verify",
 		Usage:     "is the checkpoint whole; are its bytes the vendor's, or made by the vendor's recipe",
 		ArgsUsage: "[MODEL]",
-		Description: describe(`Without --against: every shard, the index, the config and the tensors of every quantized module, each finding on a line.
+		Description: describe(`Without --against: every shard, the index, the config, what lies beside them, and the tensors of every quantized module, each finding on a line.
 With --against: every tensor of both checkpoints, byte for byte. Where one has BF16 and the other NVFP4, the BF16 is quantized under
 every known profile, which proves the recipe or refutes it: 99.99 % equal means another arithmetic.`,
 			[]string{
