@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -24,9 +25,23 @@ type translator struct {
 	pos         int
 	full, loose strings.Builder
 	global      string // the flags of (?ims) at the start
-	groups      []bool // for each open group: is it a look-around
-	hidden      int    // how many of them are
+	groups      []group
+	captures    []capture // of all groups with a number, in order
+	place       bool      // the last item matches a place (^, \b) and no text
+	hidden      int       // how many of them are
 	irregular   bool
+}
+
+// group is an open parenthesis.
+type group struct {
+	look    bool // a look-around
+	capture int  // place among the captures; -1: it has no number
+}
+
+// capture is a group that can be referred to once it is closed.
+type capture struct {
+	name   string
+	closed bool
 }
 
 func translate(pattern string) (translation, error) {
@@ -72,7 +87,12 @@ func (t *translator) accept(prefix string) bool {
 }
 
 func (t *translator) item() error {
+	place := t.place
+	t.place = false
 	if q, ok := t.quantifier(); ok {
+		if place {
+			return errors.New("nothing to repeat")
+		}
 		return t.repeat(q)
 	}
 	switch r := t.next(); r {
@@ -84,7 +104,10 @@ func (t *translator) item() error {
 		return t.open()
 	case ')':
 		return t.close()
-	case '.', '^', '$', '|':
+	case '.', '|':
+		t.emit(string(r))
+	case '^', '$':
+		t.place = true
 		t.emit(string(r))
 	default:
 		t.emit(regexp.QuoteMeta(string(r)))
@@ -141,7 +164,7 @@ var (
 // open reads what follows an opening parenthesis.
 func (t *translator) open() error {
 	if !t.accept("?") {
-		return t.push("(", "(?:", false)
+		return t.pushCapture("(", "")
 	}
 	switch {
 	case t.accept("#"):
@@ -156,14 +179,13 @@ func (t *translator) open() error {
 		if !t.accept(name + ">") {
 			return errors.New("bad group name")
 		}
-		return t.push("(?<"+name+">", "(?:", false)
+		return t.pushCapture("(?<"+name+">", name)
 	case t.accept("P="):
 		name := groupName.FindString(t.rest())
 		if !t.accept(name + ")") {
 			return errors.New("bad group name")
 		}
-		t.backReference(name)
-		return nil
+		return t.backReference(name)
 	case t.accept(">"):
 		t.irregular = true
 		return t.push("(?>", "(?:", false)
@@ -200,7 +222,17 @@ func (t *translator) push(full, loose string, look bool) error {
 		t.hidden++
 	}
 	t.emitBoth(full, loose)
-	t.groups = append(t.groups, look)
+	t.groups = append(t.groups, group{look, -1})
+	return nil
+}
+
+func (t *translator) pushCapture(full, name string) error {
+	if name != "" && slices.ContainsFunc(t.captures, func(c capture) bool { return c.name == name }) {
+		return fmt.Errorf("redefinition of group %s", name)
+	}
+	t.emitBoth(full, "(?:")
+	t.groups = append(t.groups, group{false, len(t.captures)})
+	t.captures = append(t.captures, capture{name: name})
 	return nil
 }
 
@@ -210,27 +242,39 @@ func (t *translator) close() error {
 		return errors.New("unbalanced parenthesis")
 	}
 	t.emit(")")
-	if t.groups[last] {
+	if t.groups[last].look {
 		t.hidden--
+	}
+	if n := t.groups[last].capture; n >= 0 {
+		t.captures[n].closed = true
 	}
 	t.groups = t.groups[:last]
 	return nil
 }
 
-func (t *translator) backReference(group string) {
+// backReference refers to a closed group by its name or number; the engines would take others, too.
+func (t *translator) backReference(group string) error {
+	known := slices.ContainsFunc(t.captures, func(c capture) bool { return c.closed && c.name == group })
+	if n, err := strconv.Atoi(group); err == nil {
+		known = n <= len(t.captures) && t.captures[n-1].closed
+	}
+	if !known {
+		return fmt.Errorf("reference to group %s, which is not there or not closed", group)
+	}
 	t.irregular = true
 	t.emitBoth(`\k<`+group+`>`, `(?s:.*)`)
+	return nil
 }
 
 // escape reads what follows a backslash outside a class.
 func (t *translator) escape() error {
 	if m := decimal.FindString(t.rest()); m != "" && !octal.MatchString(t.rest()) {
 		t.pos += len(m)
-		t.backReference(m)
-		return nil
+		return t.backReference(m)
 	}
 	for _, place := range []struct{ python, ours string }{{"Z", `\z`}, {"A", `\A`}, {"b", `\b`}, {"B", `\B`}} {
 		if t.accept(place.python) {
+			t.place = true
 			t.emit(place.ours)
 			return nil
 		}
