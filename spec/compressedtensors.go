@@ -85,7 +85,7 @@ func (f *fields) only(n *node, what string, keys string) {
 // compressedTensors reads the library's QuantizationConfig. Unknown keys at this level are ignored there and here.
 func (f *fields) compressedTensors(q *QuantConfig, n *node) {
 	q.Format = f.text(n, "format", "dense")
-	q.Version = f.text(n, "version", "")
+	q.Version = (&fields{}).text(n, "version", "") // which the library does not look at
 	q.Ignore = f.texts(n, "ignore")
 	q.KVCache = f.args(n, "kv_cache_scheme", "kv_cache_scheme")
 	groups := n.get("config_groups")

@@ -12,7 +12,7 @@ func (f *fields) modelOpt(q *QuantConfig, root, n *node) {
 	if producer.absent() {
 		producer = root.get("producer")
 	}
-	q.Version = f.text(producer, "version", "")
+	q.Version = (&fields{}).text(producer, "version", "")
 	q.Format = f.text(n, "quant_algo", "")
 	q.Ignore = append(f.texts(n, "ignore"), f.texts(n, "exclude_modules")...)
 	if f.text(n, "kv_cache_quant_algo", "") == "FP8" || !n.get("kv_cache_scheme").absent() {
