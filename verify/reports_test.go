@@ -845,6 +845,7 @@ var reports = []reportCase{
 		report: "a download that broke off", what: "pointers, cut files and links to nothing beside the shards",
 		damage: func(tb testing.TB, f *fixture) {
 			f.beside(tb, "tokenizer.model", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+			f.beside(tb, safetensors.IndexName, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7b\nsize 12345\n")
 			f.beside(tb, "tokenizer.json", `{"version": "1.0", "model": {"vo`)
 			f.beside(tb, "tokenizer_config.json", "")
 			f.beside(tb, "trainer_state.json", `{"loss": }`)
@@ -853,6 +854,8 @@ var reports = []reportCase{
 			})
 		},
 		want: []want{
+			{Error, CheckFiles, "", "model.safetensors.index.json: index byte 0"},
+			{Error, CheckFiles, "", "model.safetensors.index.json: a git LFS pointer"},
 			{Error, CheckFiles, "", "special_tokens_map.json: a link to a file that is not there"},
 			{Error, CheckFiles, "", "tokenizer.json: is not JSON: line 1, byte 33: a string has no end"},
 			{Error, CheckFiles, "", "tokenizer.model: a git LFS pointer"},

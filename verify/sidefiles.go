@@ -28,41 +28,36 @@ func (c *checker) checkSideFiles() error {
 	}
 	for _, e := range entries {
 		name := e.Name()
+		if strings.HasSuffix(name, ".safetensors") || strings.HasPrefix(name, ".") {
+			continue
+		}
 		info, err := os.Stat(filepath.Join(c.dir, name))
+		if err == nil && info.Mode().IsRegular() {
+			err = c.checkSideFile(name)
+		}
 		switch {
-		case strings.HasSuffix(name, ".safetensors") || slices.Contains(readElsewhere, name) || strings.HasPrefix(name, "."):
 		case errors.Is(err, fs.ErrNotExist):
 			c.find(Finding{
 				Error, CheckFiles, name, "", "a link to a file that is not there", "the file", "the download was broken off: download the checkpoint again",
 			})
 		case err != nil:
-			return &fault.Error{Kind: fault.IO, File: name, Err: err}
-		case info.Mode().IsRegular():
-			if err := c.checkSideFile(name, info.Size()); err != nil {
-				return err
-			}
+			c.find(Finding{Warning, CheckFiles, name, "", "cannot be read: " + systemSays(err), "", ""})
 		}
 	}
 	return nil
 }
 
-func (c *checker) checkSideFile(name string, size int64) error {
+func (c *checker) checkSideFile(name string) error {
 	pointer, err := isPointer(filepath.Join(c.dir, name))
-	switch {
-	case err != nil:
-		return &fault.Error{Kind: fault.IO, File: name, Err: err}
-	case pointer:
+	if pointer {
 		c.find(Finding{
 			Error, CheckFiles, name, "", "a git LFS pointer and not the file it stands for", "", "fetch the file itself with git lfs pull",
 		})
-		return nil
-	case !strings.HasSuffix(name, ".json"):
-		return nil
+	}
+	if pointer || err != nil || !strings.HasSuffix(name, ".json") || slices.Contains(readElsewhere, name) {
+		return err
 	}
 	raw, err := safetensors.ReadFile(c.dir, name)
-	if e, ok := errors.AsType[*fault.Error](err); ok && e.Kind == fault.Refused { // larger than any config or tokenizer
-		return nil
-	}
 	if err != nil || json.Valid(raw) {
 		return err
 	}
@@ -78,6 +73,17 @@ func (c *checker) checkSideFile(name string, size int64) error {
 		c.find(f)
 	}
 	return nil
+}
+
+// systemSays gives the cause of an error without the call and the path.
+func systemSays(err error) string {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err.Error()
+	}
+	if e, ok := errors.AsType[*fault.Error](err); ok {
+		return e.Problem
+	}
+	return err.Error()
 }
 
 func isPointer(path string) (bool, error) {

@@ -28,7 +28,7 @@ type translator struct {
 	groups      []group
 	captures    []capture // of all groups with a number, in order
 	place       bool      // the last item matches a place (^, \b) and no text
-	hidden      int       // how many of them are
+	hidden      int       // how many open groups are look-arounds
 	irregular   bool
 }
 
