@@ -852,6 +852,7 @@ var reports = []reportCase{
 			f.after = append(f.after, func(dir string) {
 				require.NoError(tb, os.Symlink("../../blobs/1234", filepath.Join(dir, "special_tokens_map.json")))
 			})
+			f.after = append(f.after, func(dir string) { require.NoError(tb, os.Symlink("loop", filepath.Join(dir, "loop"))) })
 		},
 		want: []want{
 			{Error, CheckFiles, "", "model.safetensors.index.json: index byte 0"},
@@ -860,6 +861,7 @@ var reports = []reportCase{
 			{Error, CheckFiles, "", "tokenizer.json: is not JSON: line 1, byte 33: a string has no end"},
 			{Error, CheckFiles, "", "tokenizer.model: a git LFS pointer"},
 			{Error, CheckFiles, "", "tokenizer_config.json: is not JSON: line 1, byte 1: a value is missing"},
+			{Warning, CheckFiles, "", "loop: cannot be read"},
 			{Warning, CheckFiles, "", "trainer_state.json: is not JSON: line 1, byte 10: no value begins here"},
 		},
 	},
