@@ -1,8 +1,10 @@
 package spec
 
 import (
+	"fmt"
 	"slices"
 
+	"github.com/lagquant/lagquant/internal/fault"
 	"github.com/lagquant/lagquant/safetensors"
 )
 
@@ -70,8 +72,14 @@ func (v *inventory) linear(module string, rows, cols uint64) {
 	switch {
 	case g == nil:
 		v.plain(module+".weight", rows, cols)
-	case !g.NVFP4() || cols%16 != 0:
+	case !g.NVFP4():
 		v.known = false
+	case cols%16 != 0:
+		if v.err == nil {
+			v.err = &fault.Error{
+				Kind: fault.Refused, Tensor: module, Problem: fmt.Sprintf("is NVFP4 by the config and has %d columns by it, no multiple of 16", cols),
+			}
+		}
 	default:
 		v.nvfp4(module, rows, cols, g.InputScales())
 	}

@@ -155,6 +155,7 @@ func TestLagunaVariants(t *testing.T) {
 		"hidden_size is 0":             edit(`"hidden_size": 3072`, `"hidden_size": null`),
 		"layer 0 has 48":               edit(`"num_key_value_heads": 8`, `"num_key_value_heads": 7`),
 		"48 entries for 47 layers":     edit(`"num_hidden_layers": 48`, `"num_hidden_layers": 47`),
+		"3073 columns by it":           edit(`"hidden_size": 3072`, `"hidden_size": 3073`),
 		"layer_types has 1 entries":    edit(`"layer_types": [`, `"layer_types": ["full_attention"], "was": [`),
 		"more than 10000000":           edit(`"num_experts": 4`, `"num_experts": 900000000`),
 		"num_hidden_layers is 4800000": edit(`"num_hidden_layers": 48`, `"num_hidden_layers": 4800000`),
