@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/ardanlabs/jinja"
 
@@ -36,7 +37,7 @@ func (t Tools) value() jinja.Value {
 }
 
 // ParseMessages reads a JSON array of messages: role and content, and for an assistant reasoning (or reasoning_content) and tool_calls. Arguments of a
-// call may be an object or, as servers send them, its JSON text. Other keys are passed on to the template. Errors are of kind Usage.
+// call may be an object or, as servers send them, its JSON text; content may be in parts of type text. Other keys are passed on to the template. Errors are of kind Usage.
 func ParseMessages(data []byte) (Messages, error) {
 	list, err := objectList(data, "messages")
 	if err != nil {
@@ -101,7 +102,11 @@ func checkMessage(m *jinja.Dict, where string) error {
 		switch {
 		case !ok || v.IsNone() || v.IsString():
 		case v.IsList() && key == "content":
-			return badChat("%s.content: found an array of parts, expected one string: this engine reads text alone", where)
+			text, err := joinParts(v.AsList().Items, where+".content")
+			if err != nil {
+				return err
+			}
+			m.Set(key, jinja.NewString(text))
 		default:
 			return badChat("%s.%s: found %s, expected a string", where, key, kindName(v))
 		}
@@ -119,6 +124,28 @@ func checkMessage(m *jinja.Dict, where string) error {
 		}
 	}
 	return nil
+}
+
+// joinParts gives the text of a content in parts, a line for each, as vLLM does for templates that print one string.
+func joinParts(parts []jinja.Value, where string) (string, error) {
+	texts := make([]string, len(parts))
+	for i, part := range parts {
+		if !part.IsDict() {
+			return "", badChat("%s[%d]: found %s, expected an object", where, i, kindName(part))
+		}
+		kind, _ := part.AsDict().Get("type")
+		text, _ := part.AsDict().Get("text")
+		switch {
+		case !kind.IsString():
+			return "", badChat("%s[%d].type: found %s, expected a string", where, i, kindName(kind))
+		case kind.AsString() != "text":
+			return "", badChat("%s[%d].type: found %q, expected \"text\": this engine reads text alone", where, i, kind.AsString())
+		case !text.IsString():
+			return "", badChat("%s[%d].text: found %s, expected a string", where, i, kindName(text))
+		}
+		texts[i] = text.AsString()
+	}
+	return strings.Join(texts, "\n"), nil
 }
 
 func checkCall(call jinja.Value, where string) error {

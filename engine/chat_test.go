@@ -154,7 +154,10 @@ func TestMessagesOfUnknownShape(t *testing.T) {
 		`["hi"]`:                           "messages[0]: found a string, expected an object",
 		`[{"content": "hi"}]`:              "messages[0].role: found nothing, expected system, user, assistant or tool",
 		`[{"role": "user", "content": 3}]`: "messages[0].content: found a number, expected a string",
-		`[{"role": "user", "content": [{"text": ""}]}]`:                                           "messages[0].content: found an array of parts, expected one string: this engine reads text alone",
+		`[{"role": "user", "content": [{"text": ""}]}]`:                                           "messages[0].content[0].type: found nothing, expected a string",
+		`[{"role": "user", "content": ["a"]}]`:                                                    "messages[0].content[0]: found a string, expected an object",
+		`[{"role": "user", "content": [{"type": "text"}]}]`:                                       "messages[0].content[0].text: found nothing, expected a string",
+		`[{"role": "user", "content": [{"type": "text", "text": ""}, {"type": "image_url"}]}]`:    `messages[0].content[1].type: found "image_url", expected "text": this engine reads text alone`,
 		`[{"role": "assistant", "reasoning": {}}]`:                                                "messages[0].reasoning: found an object, expected a string",
 		`[{"role": "assistant", "tool_calls": {}}]`:                                               "messages[0].tool_calls: found an object, expected an array",
 		`[{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]`:                    "messages[0].tool_calls[0].function.arguments: found nothing, expected an object",
@@ -177,6 +180,13 @@ func TestArgumentsAsTextRenderLikeAnObject(t *testing.T) {
 	text := render(t, template, []byte(`[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"b\":1,\"a\":[2.0,\"x\"]}"}}]}]`), nil, nil)
 	require.Equal(t, object, text)
 	require.Contains(t, text, "<arg_key>b</arg_key><arg_value>1</arg_value><arg_key>a</arg_key><arg_value>[2.0, \"x\"]</arg_value>")
+}
+
+func TestContentInPartsRendersLikeItsLines(t *testing.T) {
+	template := tinyTemplate(t)
+	parts := `[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b\n"}]},{"role":"assistant","content":[]}]`
+	lines := `[{"role":"user","content":"a\nb\n"},{"role":"assistant","content":""}]`
+	require.Equal(t, render(t, template, []byte(lines), nil, nil), render(t, template, []byte(parts), nil, nil))
 }
 
 // A parameter may be called as a method of dictionaries is.
