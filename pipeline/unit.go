@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -212,9 +211,5 @@ func ioFault(name, what, hint string, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
-	cause := err
-	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		cause = p.Err
-	}
-	return &fault.Error{Kind: fault.IO, File: name, Problem: fmt.Sprintf("%s: %v", what, cause), Err: err, Hint: hint}
+	return &fault.Error{Kind: fault.IO, File: name, Problem: fmt.Sprintf("%s: %v", what, fault.Cause(err)), Err: err, Hint: hint}
 }

@@ -1,13 +1,11 @@
 package verify
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -31,34 +29,44 @@ func (c *checker) checkSideFiles() error {
 		if strings.HasSuffix(name, ".safetensors") || strings.HasPrefix(name, ".") {
 			continue
 		}
-		info, err := os.Stat(filepath.Join(c.dir, name))
-		if err == nil && info.Mode().IsRegular() {
-			err = c.checkSideFile(name)
-		}
-		switch {
+		switch err := c.checkSideFile(name); {
 		case errors.Is(err, fs.ErrNotExist):
 			c.find(Finding{
 				Error, CheckFiles, name, "", "a link to a file that is not there", "the file", "the download was broken off: download the checkpoint again",
 			})
-		case err != nil:
-			c.find(Finding{Warning, CheckFiles, name, "", "cannot be read: " + systemSays(err), "", ""})
+		case err != nil && !errors.Is(err, errIrregular):
+			f := configFinding(name, fault.Cause(err))
+			f.Check, f.Severity, f.Found = CheckFiles, Warning, "cannot be read: "+f.Found
+			c.find(f)
 		}
 	}
 	return nil
 }
 
+// lfsPointer is how every git LFS pointer begins, by its specification.
+const lfsPointer = "version https://git-lfs.github.com/spec/"
+
 func (c *checker) checkSideFile(name string) error {
-	pointer, err := isPointer(filepath.Join(c.dir, name))
-	if pointer {
+	file, _, err := openFile(c.dir, name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	start := make([]byte, len(lfsPointer))
+	if _, err := file.ReadAt(start, 0); err != nil && err != io.EOF {
+		return err
+	}
+	if string(start) == lfsPointer {
 		c.find(Finding{
 			Error, CheckFiles, name, "", "a git LFS pointer and not the file it stands for", "", "fetch the file itself with git lfs pull",
 		})
+		return nil
 	}
-	if pointer || err != nil || !strings.HasSuffix(name, ".json") || slices.Contains(readElsewhere, name) {
-		return err
+	if !strings.HasSuffix(name, ".json") || slices.Contains(readElsewhere, name) {
+		return nil
 	}
 	raw, err := safetensors.ReadFile(c.dir, name)
-	if err != nil || json.Valid(raw) {
+	if err != nil || json.Valid(raw) { // plain JSON, told quicker than by CheckJSON
 		return err
 	}
 	if err := spec.CheckJSON(raw); err != nil {
@@ -74,31 +82,3 @@ func (c *checker) checkSideFile(name string) error {
 	}
 	return nil
 }
-
-// systemSays gives the cause of an error without the call and the path.
-func systemSays(err error) string {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err.Error()
-	}
-	if e, ok := errors.AsType[*fault.Error](err); ok {
-		return e.Problem
-	}
-	return err.Error()
-}
-
-func isPointer(path string) (bool, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	start := make([]byte, len(lfsPointer))
-	n, err := io.ReadFull(f, start)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
-	}
-	return bytes.Equal(start[:n], []byte(lfsPointer)), err
-}
-
-// lfsPointer is how every git LFS pointer begins, by its specification.
-const lfsPointer = "version https://git-lfs.github.com/spec/"

@@ -179,7 +179,7 @@ func runBench(c *cli.Context, t *terminal) (err error) {
 	}
 	dir, err := os.MkdirTemp(c.String("dir"), "lagquant-bench-")
 	if err != nil {
-		return &fault.Error{Kind: fault.IO, File: c.String("dir"), Problem: cause(err).Error(), Err: err, Hint: "--dir takes a folder that is there and can be written"}
+		return &fault.Error{Kind: fault.IO, File: c.String("dir"), Problem: fault.Cause(err).Error(), Err: err, Hint: "--dir takes a folder that is there and can be written"}
 	}
 	r := &benchReport{
 		Schema: "lagquant-bench/1", Platform: runtime.GOOS + "/" + runtime.GOARCH, CPU: cpuName(), Cores: runtime.GOMAXPROCS(0), Path: quant.Path(),

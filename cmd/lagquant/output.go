@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
-	"io/fs"
 
 	"github.com/lagquant/lagquant/internal/fault"
 )
@@ -32,15 +30,7 @@ func (o *output) Write(b []byte) (int, error) {
 // fault is the error that a command ends with when its output failed.
 func (o *output) fault() error {
 	return &fault.Error{
-		Kind: fault.IO, File: "stdout", Problem: cause(o.err).Error(), Err: o.err,
+		Kind: fault.IO, File: "stdout", Problem: fault.Cause(o.err).Error(), Err: o.err,
 		Hint: "what takes the output must read it to its end, or have room for it",
 	}
-}
-
-// cause is what the system says, without the call and the file.
-func cause(err error) error {
-	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		return p.Err
-	}
-	return err
 }

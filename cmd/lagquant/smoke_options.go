@@ -114,7 +114,7 @@ func readInput(c *cli.Context, option string) ([]byte, error) {
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &fault.Error{Kind: fault.IO, File: path, Problem: cause(err).Error(), Err: err, Hint: "--" + option + " takes the name of a file"}
+		return nil, &fault.Error{Kind: fault.IO, File: path, Problem: fault.Cause(err).Error(), Err: err, Hint: "--" + option + " takes the name of a file"}
 	}
 	return b, nil
 }

@@ -7,6 +7,7 @@ package fault
 
 import (
 	"errors"
+	"io/fs"
 	"strconv"
 	"strings"
 	"unicode"
@@ -76,6 +77,14 @@ func KindOf(err error) Kind {
 		return e.Kind
 	}
 	return IO
+}
+
+// Cause is what the system says of a file, without the call and the path.
+func Cause(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err
+	}
+	return err
 }
 
 // In fills in the file where err is an Error that does not name one yet, and returns err.

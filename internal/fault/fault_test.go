@@ -27,6 +27,13 @@ func TestKindOf(t *testing.T) {
 	require.ErrorIs(t, refused, fs.ErrInvalid)
 }
 
+func TestCause(t *testing.T) {
+	e := &Error{Kind: IO, Err: &fs.PathError{Op: "open", Path: "/a", Err: fs.ErrPermission}}
+	require.Equal(t, fs.ErrPermission, Cause(fmt.Errorf("around: %w", e)))
+	other := errors.New("other")
+	require.Equal(t, other, Cause(other))
+}
+
 func TestIn(t *testing.T) {
 	require.Equal(t, "f: x", In("f", &Error{Problem: "x"}).Error())
 	require.Equal(t, "g: x", In("f", &Error{File: "g", Problem: "x"}).Error())
