@@ -37,7 +37,8 @@ func (t Tools) value() jinja.Value {
 }
 
 // ParseMessages reads a JSON array of messages: role and content, and for an assistant reasoning (or reasoning_content) and tool_calls. Arguments of a
-// call may be an object or, as servers send them, its JSON text; content may be in parts of type text. Other keys are passed on to the template. Errors are of kind Usage.
+// call may be an object or, as servers send them, its JSON text; content may be in parts of type text. Other keys are passed on to the template.
+// Errors are of kind Usage.
 func ParseMessages(data []byte) (Messages, error) {
 	list, err := objectList(data, "messages")
 	if err != nil {

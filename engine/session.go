@@ -115,8 +115,9 @@ func (m *Model) NewSession(positions int) (*Session, error) {
 		s.cache[i] = newKVCache(c, &m.layers[i], m.options.KV, positions, chunkRows)
 	}
 	s.scores, s.kvBufs, s.streams = make([][]float32, workers), make([][]float32, workers), make([][]byte, workers)
+	scores := m.scores(positions)
 	for i := range s.scores {
-		s.scores[i] = make([]float32, m.scores(positions))
+		s.scores[i] = make([]float32, scores)
 		if m.options.KV == KVFP8 {
 			s.kvBufs[i] = make([]float32, fp8Rows*c.HeadDim)
 		}

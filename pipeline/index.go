@@ -17,7 +17,7 @@ func (p *Plan) index(src *safetensors.Checkpoint) ([]byte, error) {
 	var metadata map[string]json.RawMessage
 	if src.IndexMetadata != nil {
 		if err := json.Unmarshal(src.IndexMetadata, &metadata); err != nil {
-			return nil, fault.In(indexName, err)
+			return nil, &fault.Error{Kind: fault.Refused, File: indexName, Problem: "metadata: " + err.Error(), Err: err}
 		}
 	}
 	if metadata == nil { // none, or null

@@ -99,6 +99,16 @@ func (f *fields) size(c *node, key string) uint64 {
 	return uint64(n)
 }
 
+// perLayer reads a list with an entry for each layer; nil where there is none, or one of another length.
+func (f *fields) perLayer(c *node, key string, l *laguna) []string {
+	list := f.texts(c, key)
+	if list != nil && len(list) != len(l.layers) {
+		f.fail("%s has %d entries for %d layers", key, len(list), len(l.layers))
+		return nil
+	}
+	return list
+}
+
 func (f *fields) dtype(c *node) safetensors.DType {
 	switch d := f.text(c, "dtype", f.text(c, "torch_dtype", "bfloat16")); strings.TrimPrefix(d, "torch.") {
 	case "bfloat16":
@@ -115,15 +125,8 @@ func (f *fields) dtype(c *node) safetensors.DType {
 
 // layerKinds reads which layers are sparse: mlp_layer_types, or mlp_only_layers with decoder_sparse_step in older configs, or all but the first.
 func (f *fields) layerKinds(c *node, l *laguna) {
-	kinds, dense := f.texts(c, "mlp_layer_types"), c.get("mlp_only_layers")
-	if kinds != nil && len(kinds) != len(l.layers) {
-		f.fail("mlp_layer_types has %d entries for %d layers", len(kinds), len(l.layers))
-		return
-	}
-	if attention := f.texts(c, "layer_types"); attention != nil && len(attention) != len(l.layers) {
-		f.fail("layer_types has %d entries for %d layers", len(attention), len(l.layers))
-		return
-	}
+	kinds, dense := f.perLayer(c, "mlp_layer_types", l), c.get("mlp_only_layers")
+	f.perLayer(c, "layer_types", l)
 	step := f.integer(c, "decoder_sparse_step", 1)
 	for i := range l.layers {
 		switch {
@@ -168,11 +171,7 @@ func (f *fields) layerHeads(c *node, l *laguna) {
 // gates reads the attention gate's form. true means one value a head in XS.2 and one an element in the code that came with later models, so both shapes
 // of g_proj are accepted then, and where nothing is said.
 func (f *fields) gates(c *node, l *laguna) (known bool) {
-	types := f.texts(c, "gating_types")
-	if types != nil && len(types) != len(l.layers) {
-		f.fail("gating_types has %d entries for %d layers", len(types), len(l.layers))
-		return false
-	}
+	types := f.perLayer(c, "gating_types", l)
 	form := ""
 	if g := c.get("gating"); !g.absent() {
 		form = g.text

@@ -221,17 +221,17 @@ func (c *checker) readConfig() {
 		c.config, err = spec.ReadQuantConfig(c.dir, raw)
 	}
 	switch {
-	case errors.Is(err, spec.ErrMethod) && !(errors.Is(err, spec.ErrNoMethod) && c.inv.hasNVFP4()):
+	case err == nil:
+		c.raw, c.readable = raw, true
+	case !errors.Is(err, spec.ErrMethod), errors.Is(err, spec.ErrNoMethod) && c.inv.hasNVFP4():
+		c.find(configFinding(file, err))
+	default:
 		f := configFinding(file, err)
 		f.Found += "; quantized modules are not checked"
-		if f.Severity = Info; c.inv.hasNVFP4() {
+		f.Severity = Info
+		if c.inv.hasNVFP4() {
 			f.Severity = Warning
 		}
 		c.find(f)
-		return
-	case err != nil:
-		c.find(configFinding(file, err))
-		return
 	}
-	c.raw, c.readable = raw, true
 }
